@@ -41,7 +41,7 @@ OTHER_TEXT = {
     "grace": "1s", "allow-other": "true", "endpoint": "http://127.0.0.1:1", "region": "eu",
     "anonymous": "true", "manifest": "/list", "deadline": "5s", "verify-store": "never",
     "cache-dir": "/a", "cache-size": "1GiB", "tier": "SSD:/b:1GiB", "no-cache": "true",
-    "shared": "memcached://a,b:2", "shared-key": "/key",
+    "shared": "memcached://a,b:2", "shared-key": "/key", "metrics": "9567",
 }  # fmt: skip
 
 
@@ -134,6 +134,23 @@ def test_options_that_are_not_given_keep_their_values(settings: MountSettings) -
     assert small.buffer_bytes == (200 - 128) // 2 << 20, "as much as the memory allows"
     large = change_settings(small, read_texts({"memory": "4GiB", "block-size": "36MiB"}))
     assert (large.block_bytes, large.threads) == (36 << 20, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("9567", "127.0.0.1:9567"), ("localhost:1", "localhost:1"), ("[::1]:80", "[::1]:80"),
+     ("0.0.0.0:65535", "0.0.0.0:65535"), ("off", None)],
+)  # fmt: skip
+def test_metrics_are_on_loopback_unless_a_host_is_given(text: str, address: str | None) -> None:
+    assert OPTIONS["metrics"].read(text) == address
+    assert make_settings((), Path("/mnt"), {"o": (f"metrics={text}",)}).metrics == address
+
+
+@pytest.mark.parametrize("text", ["", "0", "65536", ":9567", "a/b:80", "::1:80", "host:", "on"])
+def test_an_address_that_is_none_is_rejected_with_what_to_write(text: str) -> None:
+    with pytest.raises(OptionError, match="--metrics") as raised:
+        OPTIONS["metrics"].read(text)
+    assert "0.0.0.0:9567" in str(raised.value.hint)
 
 
 def test_words_of_o_set_option_fields_and_long_options_take_precedence() -> None:

@@ -162,6 +162,7 @@ COLLECTED: Final[Mapping[str, Metric]] = {
     "tier_used_bytes": _gauge("bytes that a tier holds, of all its data sets", "tier"),
     "tier_quota_bytes": _gauge("bytes that a tier may hold", "tier"),
     "tier_directories_out": _gauge("directories of a tier that are out of service", "tier"),
+    "shared_member_out": _gauge("1 while a member of the shared tier is out of service", "member"),
     "declined_blocks": _counter("fetched blocks that no tier had room for"),
     "fetches_in_flight": _gauge("blocks that are being fetched or stored"),
     "ahead_in_flight": _gauge("blocks of plans and loads that are being fetched"),

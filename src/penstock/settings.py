@@ -131,6 +131,24 @@ def _owner(text: str, what: str) -> int:
     return int(text)
 
 
+def _metrics_address(text: str, what: str) -> str | None:
+    """`9567` is a port of this machine alone; HOST:PORT says where else it may be reached from."""
+    if text == "off":
+        return None
+    host, has_host, port = text.rpartition(":")
+    if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
+        raise OptionError(f"{what}: {text!r} does not end in a port", hint=_METRICS_HINT)
+    if has_host and not re.fullmatch(r"\[[0-9a-fA-F:.%\w]+\]|[\w.-]+", host):
+        raise OptionError(f"{what}: {host!r} is not a host", hint=_METRICS_HINT)
+    return f"{host or LOOPBACK}:{int(port)}"
+
+
+LOOPBACK: Final = "127.0.0.1"
+_METRICS_HINT: Final = (
+    "give a port, which only this machine reaches, or HOST:PORT; 0.0.0.0:9567 is on all interfaces"
+)
+
+
 def _mode(text: str, what: str) -> int:
     try:
         mode = int(text, 8)
@@ -369,6 +387,10 @@ class MountSettings:
     grace_s: float = _option(
         name="grace", parse=_duration(), default="30s", metavar="DURATION",
         help="How long readers may go on after SIGTERM.",
+    )
+    metrics: str | None = _option(
+        name="metrics", kernel="metrics", parse=_metrics_address, default="off",
+        metavar="[HOST:]PORT|off", help="Serve metrics for Prometheus; a bare port is on loopback.",
     )
     allow_other: bool = _option(
         value=False, name="allow-other", kernel="allow_other", flag=True,

@@ -43,6 +43,13 @@ def test_each_supported_setting_changes_the_mount(kind: str, setting: Setting) -
         assert no_effects(alone) == {at: "alluxio.user.client.cache.enabled is not true"}
 
 
+def test_an_address_for_metrics_inside_a_pod_is_not_opened_on_this_machine() -> None:
+    found = with_names("JuiceFSRuntime", {"metrics": "0.0.0.0:9567"})
+    assert found.settings.metrics is None
+    assert "inside a pod" in no_effects(found)["spec.fuse.options.metrics"]
+    assert args("-ometrics=9567").settings.metrics == "127.0.0.1:9567"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "field", "value", "why"),
     [("alluxio.user.block.size.bytes.default", "512MB", "block_bytes", 64 * MIB, "larger"),

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.bench.workspace import free_port
 from tests.support.leaks import Seen
+from tests.support.metrics import fetch
 from tests.support.mounts import Mounter, penstock, penstock_process
 from tests.support.s3 import ACCESS_KEY, KEYS, S3, SECRET_KEY, serve_rclone
 from tests.support.trees import write_tree
@@ -55,16 +56,18 @@ def test_a_mount_in_use_shows_no_credentials_anywhere(
     bucket = tmp_path / "buckets/kept"
     write_tree(bucket, {"small": b"x", "large": b"y" * 300_000})
     monkeypatch.setenv("SOME_SERVICE_TOKEN", OTHER)
+    port = free_port()
     words = ("s3://kept", "--endpoint", rclone.endpoint, "--block-size", "128KiB", "--workers", "2")
-    mount = mounter(*words)
+    mount = mounter(*words, "--metrics", str(port))
     seen.said.append(mount.said)
-    assert len(seen.note_command_lines()) == 5, "supervisor, server, nursery, two workers"
+    assert len(seen.note_command_lines()) == 6, "supervisor, metrics, server, nursery, two workers"
     seen.note_processes()
     assert (mount.path / "large").read_bytes() == b"y" * 300_000
     for words in (["stats", mount.path, "-o", "json"], ["refresh", mount.path]):
         result = penstock(*words)  # these ask the server; only the doctor asks the store itself
         assert result.returncode == 0, result.stderr
         seen.said += [result.stdout, result.stderr]
+    seen.said.append(fetch(port))
     os.kill(mount.stats()["pid"], signal.SIGKILL)
     assert (mount.path / "small").read_bytes() == b"x", "the next server has the keys as well"
     assert penstock("upgrade", mount.path).returncode == 0

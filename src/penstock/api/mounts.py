@@ -56,6 +56,17 @@ def all_stats(
     return found
 
 
+def prometheus(mountpoint: str | None = None) -> str:
+    """The metrics of a mount, or of all mounts of this user, in the text format of Prometheus."""
+    from penstock.daemon.exposition import exposition, read_metrics
+
+    if mountpoint is None:
+        notes = [note for note in all_notes() if note.alive]
+    else:
+        notes = [find_note(resolve_mountpoint(mountpoint))]
+    return exposition([read_metrics(note) for note in notes])[0].decode()
+
+
 def _stats_of(note: MountNote, within_s: float = _ANSWERS_WITHIN_S) -> Json:
     if note.state == "serving":
         return ask(note.socket_path, "stats", timeout_s=within_s)

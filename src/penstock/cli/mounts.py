@@ -14,6 +14,7 @@ from penstock.api import mounts
 from penstock.api.tables import aligned
 from penstock.cli.options import output_option
 from penstock.cli.output import notify, print_error
+from penstock.errors import OptionError
 from penstock.units import counted, format_duration, format_size
 
 if TYPE_CHECKING:
@@ -68,14 +69,19 @@ def refresh(mountpoint: str, output: str) -> None:
 @click.argument("mountpoint", required=False)
 @output_option
 @click.option("-w", "--watch", is_flag=True, help="A live view; Ctrl-C ends it.")
-def stats(mountpoint: str | None, output: str, watch: bool) -> None:
+@click.option("--prometheus", is_flag=True, help="Print all metrics in the format of Prometheus.")
+def stats(mountpoint: str | None, output: str, watch: bool, prometheus: bool) -> None:
     """Show what a mount has done, or list all mounts.
 
     \b
     Example:
       penstock stats /mnt/imagenet --watch
     """
-    if mountpoint is None:
+    if prometheus:
+        if watch or output == "json":
+            raise OptionError("--prometheus excludes --watch and -o json", hint="give one of them")
+        click.echo(mounts.prometheus(mountpoint), nl=False)
+    elif mountpoint is None:
         found = mounts.all_stats(failed=lambda path, error: notify(f"penstock: {path}: {error}"))
         if output == "json":
             click.echo(json.dumps(found, indent=2))

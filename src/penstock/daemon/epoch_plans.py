@@ -120,6 +120,11 @@ class EpochPlans:
             if not accepted:
                 self._accept(name, feed, line)
 
+    @property
+    def count(self) -> int:
+        """How many plans are followed."""
+        return len(self._feeds)
+
     def describe(self) -> list[dict[str, Any]]:
         with self._lock:
             return [feed.describe() for feed in self._feeds.values()]

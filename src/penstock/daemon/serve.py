@@ -170,6 +170,8 @@ def describe(settings: MountSettings, ready: Ready) -> list[str]:
         f"{format_size(ready.size_bytes)}; mode {ready.mode}; {cache}",
         f"unmount with: penstock umount {settings.mountpoint}",
     ]
+    if settings.metrics is not None:
+        lines.append(f"metrics: http://{settings.metrics}/metrics")
     if ready.hidden:
         lines.append(
             f"{counted(ready.hidden, 'object')} cannot be shown as files; "

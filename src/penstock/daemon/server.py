@@ -22,6 +22,7 @@ from penstock.daemon.control_socket import ControlServer, as_answer, listen
 from penstock.daemon.epoch_plans import EpochPlans, Keeping
 from penstock.daemon.fork_server import ForkServer
 from penstock.daemon.mount_lifecycle import Progress
+from penstock.daemon.mount_metrics import collect_metrics
 from penstock.daemon.mount_registry import control_socket
 from penstock.daemon.mount_stats import collect, collect_brief
 from penstock.daemon.process_setup import (
@@ -400,6 +401,7 @@ class Server:
             {
                 "stats": self._stats,
                 "brief": self._brief,
+                "metrics": self._metrics,
                 "refresh": self._refresh,
                 "doctor": self._doctor,
             },
@@ -628,6 +630,26 @@ class Server:
             self._counters,
             self._estimate,
         )
+
+    def _metrics(self, _request: dict[str, Any]) -> dict[str, Any]:
+        values = collect_metrics(
+            self._settings,
+            self._numbers,
+            self.mode,
+            self._files,
+            self._answering,
+            self._backings,
+            self._refresher,
+            self._counters,
+            self._started_s,
+            self.limits,
+            self._plans,
+            self._loads,
+            self._prefetcher,
+            self._workers,
+            self._estimate,
+        )
+        return {"values": values}
 
     def _refresh(self, request: dict[str, Any]) -> dict[str, Any]:
         only_new = bool(request.get("only_new"))

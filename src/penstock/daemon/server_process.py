@@ -44,6 +44,12 @@ class LaunchSpec:
     grace_s: float = 30.0
     give_up_s: float = 300.0
 
+    @property
+    def metrics(self) -> str | None:
+        """Where metrics are served."""
+        address = self.settings.get("metrics")
+        return None if address is None else str(address)
+
     def upgraded(self, request: Message) -> "LaunchSpec":
         """Return the specification for an upgrade. Raises KeyError, TypeError or ValueError for a
         malformed request: the client may be of another release."""

@@ -27,8 +27,9 @@ from typing import Any, Protocol
 
 from penstock import procfs
 from penstock.daemon.channel import Message
-from penstock.daemon.control_socket import ControlServer, RemoteError, listen
+from penstock.daemon.control_socket import ControlServer, RemoteError, as_answer, listen
 from penstock.daemon.kept_mount import KeptMount
+from penstock.daemon.metrics_process import MetricsProcess
 from penstock.daemon.mount_registry import (
     MountNote,
     remove_own_note,
@@ -100,6 +101,7 @@ class Supervisor:
         self._note: MountNote | None = None
         self._is_noted = False
         self._control: ControlServer | None = None
+        self._metrics = MetricsProcess(plan.mountpoint)
         self._restarts = RestartPolicy()
         self._lingering: list[ServerProcess] = []  # ended, but perhaps still stuck in the kernel
         self._start_at_s: float | None = None  # after a wait
@@ -133,7 +135,9 @@ class Supervisor:
         if self._mount.may_be_left:  # the keeper said so before we listened
             self._yield()
         try:
-            self._start()
+            self._serve_metrics()
+            if self._exit_code is None:
+                self._start()
             while self._exit_code is None:
                 for key, _ in self._selector.select(self._next_event_in_s()):
                     # The event before may have unregistered the process that this one is about.
@@ -147,6 +151,7 @@ class Supervisor:
     def _clean_up(self) -> None:
         if self._exit_code is None and self._server is not None and self._server.ready:
             return  # a bug of ours: the server goes on alone, as if we had been killed
+        self._metrics.close()
         if self._control is not None:
             self._control.close()
         for server in (self._server, self._candidate):
@@ -157,6 +162,14 @@ class Supervisor:
         self._mount.clear_away()
         if self._is_noted:
             remove_own_note(self._plan.mountpoint)
+
+    def _serve_metrics(self) -> None:
+        try:
+            self._metrics.prepare(self._plan.metrics)
+        except PenstockError as error:
+            self._fail(as_answer(error))
+        else:
+            self._metrics.adopt(self._plan.python)
 
     # -- servers -----------------------------------------------------------------------
 
@@ -282,6 +295,7 @@ class Supervisor:
         log.warning("a new server took over (pid %d) after %.2f s", server.pid, pause_s)
         if self._is_swapped:
             assert self._upgrade is not None
+            self._metrics.adopt(self._plan.python)
             self._upgrade.set_result({"pid": server.pid, "pause_s": pause_s})
             self._upgrade = None
 
@@ -409,8 +423,14 @@ class Supervisor:
             answer.set_exception(MountpointError(f"{self._plan.mountpoint} {busy}"))
             return
         try:
-            self._candidate = self._spawn(self._plan.upgraded(request), asked_for=True)
+            plan = self._plan.upgraded(request)
+            self._metrics.prepare(plan.metrics)
+            self._candidate = self._spawn(plan, asked_for=True)
+        except PenstockError as error:
+            answer.set_exception(error)
+            return
         except OSError as error:
+            self._metrics.abandon()
             answer.set_exception(PenstockError(f"the new server could not start: {error}"))
             return
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -421,6 +441,7 @@ class Supervisor:
 
     def _fail_upgrade(self, server: ServerProcess) -> None:
         """Report the error; the old server goes on."""
+        self._metrics.abandon()
         if self._upgrade is not None:
             error = server.error or {"error": server.how_it_ended, "hint": None, "exit_code": 1}
             self._upgrade.set_exception(
@@ -513,6 +534,7 @@ class Supervisor:
             if server is not None:
                 self._watch(server, now)
         self._looked_s = now
+        self._metrics.keep_running()
         self._lingering = [server for server in self._lingering if not server.is_gone()]
         if os.getpid() == 1:  # of a container
             self._reap_orphans()
@@ -562,7 +584,7 @@ class Supervisor:
     def _reap_orphans(self) -> None:
         """Reap the workers of servers that were killed: they became children of this process."""
         servers = [self._server, self._candidate, *self._lingering]
-        ours = {server.pid for server in servers if server is not None}
+        ours = {self._metrics.pid, *(server.pid for server in servers if server is not None)}
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         with contextlib.suppress(ChildProcessError):  # there is no child
             while (ended := os.waitid(os.P_ALL, 0, options)) and ended.si_pid not in ours:

@@ -65,6 +65,12 @@ class WarmRequests:
         self._passthrough = passthrough
         self._is_held = is_held
         self._drop_pages = drop_pages
+        self._loads: set[Load] = set()
+
+    @property
+    def loads(self) -> int:
+        """How many loads are running."""
+        return len(self._loads)
 
     def converse(self, request: Answer, line: Connection, descriptors: list[int]) -> None:
         """Handle the verb `warm` of the control socket. A file of paths comes with it, each ended
@@ -130,11 +136,13 @@ class WarmRequests:
             concurrency=concurrency,
             wake=self._prefetcher.wake,
         )
+        self._loads.add(load)
         self._prefetcher.add(load)
         try:
             while load.advance(_WAIT_S):
                 writer.write(lambda: {"phase": "loading", **_totals(selection), **load.describe()})
         finally:
+            self._loads.discard(load)
             self._prefetcher.remove(load)
             load.close()
             if push is not None:

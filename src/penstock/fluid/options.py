@@ -129,13 +129,15 @@ def _translate(
     kind: str, name: str, written: Written, choices: Choices, words: _Words, report: Report
 ) -> None:
     text, path = written.values[name], written.paths[name]
+    # An address inside a pod. On this machine two data sets could not have the same.
+    in_pod = kind == "JuiceFSRuntime" and name == "metrics"
     if (setting := find_setting(kind, name)) is not None:
         _apply(setting, written, choices, words, report)
     elif kind != "JuiceFSRuntime" and stores.family_of(name) is not None:
         choices.store = written.only([name]).over(choices.store)
     elif name in REFUSED:
         raise SpecProblem(path, f"{name} has no effect", hint=REFUSED[name])
-    elif kind in ("JuiceFSRuntime", "ThinRuntime") and _is_kernel_option(name):
+    elif kind in ("JuiceFSRuntime", "ThinRuntime") and _is_kernel_option(name) and not in_pod:
         words.append((_word(name, text), path))
     elif not has_name(kind, name) and (meant := misspelled(name, names_of(kind))) is not None:
         raise SpecProblem(path, f"{name} is not a setting", hint=f"did you mean {meant}?")

@@ -254,7 +254,11 @@ UNUSED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("update-fstab", "`penstock up` mounts again after a reboot"),
         ("prefix-internal", "there are no internal files"),
         ("no-agent", _STATS),
-        ("metrics*", _STATS),
+        (
+            "metrics*",
+            "it names an address inside a pod; `options.metrics` of a PenstockRuntime, or "
+            "`metrics=` among the FUSE arguments, serves them on this machine",
+        ),
         ("consul", _STATS),
         ("custom-labels", _STATS),
         ("pushgateway", _STATS),

@@ -36,7 +36,7 @@ LINK_SOCKET: Final = LINK_DIR / "node.sock"
 STATE_DIR: Final = PurePosixPath("/var/lib/penstock")  # role state: the catalog
 SECRETS_DIR: Final = PurePosixPath("/etc/penstock/secrets")  # SECRET/KEY
 SERVED_VARIABLE: Final = "PENSTOCK_SERVED"  # JSON: the Dataset, its runtime, what they refer to
-HTTP_PORT: Final = 9180  # /readyz and /status
+HTTP_PORT: Final = 9180  # /readyz, /status and /metrics
 SERVER_USER: Final = 65532
 
 # On a node.

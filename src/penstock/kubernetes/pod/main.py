@@ -2,6 +2,7 @@
 
     /readyz   200 while readers are answered, else 503
     /status   what the operator writes into the status of the Dataset (`_Status.describe`)
+    /metrics  of the mount, for Prometheus
 
 When a supervisor ends, it kills what is left, so that two servers never read from one /dev/fuse,
 and starts the next one. Every 10 s it looks whether the mounted Secrets have changed, and has a new
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.daemon.control_socket import ask
-from penstock.daemon.mount_registry import control_socket, supervisor_socket
+from penstock.daemon.mount_registry import control_socket, find_note, supervisor_socket
 from penstock.environment import child_environment
 from penstock.errors import PenstockError
 from penstock.kubernetes import names
@@ -108,6 +109,16 @@ class _Status:
             except PenstockError as problem:  # a server is being replaced
                 log.debug("no counts: %s", problem)
         return {"ready": ready, "error": error, "restart_for": restart_for, "brief": brief}
+
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        """Return the metrics and their content type. Raises PenstockError."""
+        from penstock.daemon.exposition import exposition, read_metrics  # 9 MB, if it is asked
+
+        with self._lock:
+            mountpoint = self._mountpoint
+        if mountpoint is None:
+            raise PenstockError("nothing is mounted yet")
+        return exposition([read_metrics(find_note(mountpoint))], accept)
 
 
 class _Pod:
@@ -282,10 +293,20 @@ def _serve_http(status: _Status) -> None:
         def do_GET(self) -> None:
             if self.path == "/status":
                 self._answer(200, json.dumps(status.describe()).encode(), "application/json")
+            elif self.path == "/metrics":
+                self._answer_metrics()
             elif self.path == "/readyz":
                 self._answer(200 if status.ready else 503, b"", "text/plain")
             else:
                 self._answer(404, b"", "text/plain")
+
+        def _answer_metrics(self) -> None:
+            try:
+                body, kind = status.metrics(self.headers.get("Accept", ""))
+            except PenstockError as error:  # nothing is mounted yet
+                self._answer(503, f"{error}\n".encode(), "text/plain; charset=utf-8")
+            else:
+                self._answer(200, body, kind)
 
         def _answer(self, code: int, body: bytes, kind: str) -> None:
             self.send_response(code)
