@@ -143,6 +143,9 @@ def times(value: float) -> str:
     return f"{value:.1f}" if value >= 1.5 else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
+_LEAST_DOLLARS = 0.0001
+
+
 def accelerators(found: FedEstimate) -> str:
     """`12`, `7.4`, `0.05`, `8 or more`. Rounded down: 6.97 does not feed 7."""
     value = found.estimate.mean
@@ -163,9 +166,14 @@ def seconds(value: float) -> str:
 
 
 def money(dollars: float) -> str:
+    """`$1,234.50`, `$0.06`, `$0.0016`: below a dollar two digits that say something."""
     if dollars == 0:
         return "$0"
-    return f"${dollars:,.2f}" if dollars >= 1 else f"${dollars:.2g}"
+    if dollars < _LEAST_DOLLARS:
+        return f"under ${_LEAST_DOLLARS}"
+    places = max(2, 1 - math.floor(math.log10(dollars)))
+    text = f"${dollars:,.{places}f}"
+    return text.rstrip("0") if places > 2 and not text.endswith(".00") else text
 
 
 def interval(found: Estimate | None, unit: float = 1.0, *, percent: bool = False) -> str:

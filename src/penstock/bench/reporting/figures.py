@@ -570,10 +570,10 @@ def requests(summary: Summary) -> Figure | Missing:
     return Figure(
         "requests",
         title,
-        f"At ${price.dollars:g} for 1,000 GETs ({price.source}); traffic and storage cost extra. "
-        f"{TRAINING_EPOCHS} epochs are the first and {TRAINING_EPOCHS - 1} like the last measured "
-        "one; a single cold epoch does not predict them. Loading a warm arm beforehand is not "
-        "counted.",
+        f"At {estimates.money(price.dollars)} for 1,000 GETs ({price.source}); traffic and storage "
+        f"cost extra. {TRAINING_EPOCHS} epochs are the first and {TRAINING_EPOCHS - 1} like the "
+        "last measured one; a single cold epoch does not predict them. Loading a warm arm "
+        "beforehand is not counted.",
         _panels(summary, rows, panel),
         _table((*head, f"cost of {TRAINING_EPOCHS} epochs"), ((row, cells(row)) for row in rows)),
         _sources(rows),
