@@ -69,7 +69,7 @@ def test_kinds_and_names_are_completed_for_each_shell(names: State, tmp_path: Pa
     write_note(mount)
     assert words(folder, "penstock log") == ["logs"]
     assert words(folder, "penstock get trainingj") == ["trainingjobs"]
-    assert words(folder, "penstock logs ") == ["resnet"]
+    assert words(folder, "penstock logs ") == [mount.mountpoint, "resnet"]
     assert words(folder, "penstock logs --namespace team ") == ["bert"]
     assert words(folder, "penstock delete job res") == ["resnet"]
     assert words(folder, "penstock get job -n ") == ["default", "team"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.api.jobs import TrainingJob
-from penstock.api.logs import LogPart, read_log
+from penstock.api.log_parts import LogPart, read_log
 from penstock.jobs.job_folder import job_folder, log_path
 
 

@@ -3,7 +3,7 @@
     resources  create, list, describe, load and delete what manifests declare
     manifests  read and check manifests before they are applied; explain their fields
     jobs       training jobs: submit, wait, logs, attach, usage
-    logs       the logs of jobs, in parts
+    logs       what jobs, operations and mounts print; log_parts: a part of a job's, for a page
     mounts     the mounts of this machine: statistics, refresh, warm, upgrade, unmount
     caches     the contents of a cache directory: list, verify, clear
     machine    this machine: labels, diagnosis, the reconcile loop as a service

@@ -1,80 +1,180 @@
-"""The logs of training jobs in parts, for who shows them elsewhere than in the job's own terminal.
+"""What jobs, data operations and mounts print: which file has it, and whether more will come.
 
-What a job prints is redacted when it is written to its log. Here it is redacted once more, by all
-secrets that are known now: one may have been declared after it was printed.
+A `Log` is found by a name as people write it: a job or an operation by its own name, KIND/NAME
+where that could be several, a path for a mount.
 """
 
-import os
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from pathlib import Path
+from typing import Final, Protocol
 
-from penstock.api.jobs import TrainingJob
-from penstock.doctor.redactor import redactor_for
+from penstock.api.jobs import TrainingJob, job
+from penstock.api.resources import Dataset, Declared, Operation, dataset, get, get_all
+from penstock.daemon.mount_registry import all_notes, resolve_mountpoint
+from penstock.errors import MountpointError, OptionError, UsageError
+from penstock.operations.lifecycle import log_of
+from penstock.paths import logs_dir, name_of
+from penstock.reconcile.conditions import COMPLETE, FAILED
 from penstock.reconcile.state import State
-from penstock.store.redaction import redact as redact  # for text of others that is not a log
+from penstock.specs.kinds import KINDS, find_kind
 
-_PART_BYTES = 1 << 16
-_MOST_BEHIND = 4  # parts that are still read one after the other
-# Colours, cursor movements and titles of terminals.
-_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+_OPERATIONS: Final = tuple(one.kind for one in KINDS.values() if one.category == "operation")
+_JOB: Final = "TrainingJob"
 
 
-@dataclass(frozen=True, slots=True)
-class LogPart:
-    """Lines of a log, without what a terminal would not show.
+class Log(Protocol):
+    @property
+    def path(self) -> Path | None:
+        """The file; None while there is none. What was in it before it was full is in PATH.1."""
+        ...
 
-    `rest` is the last line, as far as it is written: a progress bar mostly is. `end` is where the
-    next part begins, with that line. `begins_anew`: these lines do not continue those before them,
-    because this is the first part, or the log was cut, or far too much was printed meanwhile.
-    """
+    def has_ended(self) -> bool:
+        """Look again, and return whether nothing will be printed any more."""
+        ...
 
-    text: str
-    rest: str
-    end: int
-    begins_anew: bool
+    def describe(self, *, has_log: bool) -> str:
+        """One line about whose log it is, as of the last look."""
+        ...
 
 
-def read_log(
-    job: TrainingJob,
-    instance: str | None = None,
-    *,
-    start: int | None = None,
-    most_bytes: int = _PART_BYTES,
-) -> LogPart:
-    """Return whole lines of the log of an instance, or of the chief, from `start` on; without it
-    the last ones. An empty part if there is none yet."""
-    path = job.log_path(instance)
+@dataclass(slots=True)
+class JobLog:
+    job: TrainingJob
+    instance: str | None
+
+    @property
+    def path(self) -> Path | None:
+        return self.job.log_path(self.instance)
+
+    def has_ended(self) -> bool:
+        return self.job.refresh().has_ended
+
+    def describe(self, *, has_log: bool) -> str:
+        why = f": {self.job.message}" if self.job.message else ""
+        if self.job.has_ended:
+            nothing = "" if has_log else ", and has printed nothing"
+            return f"job {self.job.name} {self.job.phase} after {self.job.duration}{nothing}{why}"
+        return f"job {self.job.name} is {self.job.phase}, and has printed nothing yet{why}"
+
+
+@dataclass(slots=True)
+class OperationLog:
+    operation: Operation
+
+    @property
+    def path(self) -> Path | None:
+        path = log_of(State().folder, self.operation.uid, self.operation.kind)
+        return path if path.exists() else None
+
+    def has_ended(self) -> bool:
+        return self.operation.refresh().phase in (COMPLETE, FAILED)
+
+    def describe(self, *, has_log: bool) -> str:
+        one = self.operation
+        what = f"{one.kind.lower()} {one.name}"
+        why = "".join(f": {found['message']}" for found in one.conditions if one.phase == FAILED)
+        if one.phase in (COMPLETE, FAILED):
+            nothing = "" if has_log else ", and has printed nothing"
+            return f"{what} {one.phase} after {one.status.get('duration')}{nothing}{why}"
+        return f"{what} is {one.phase or 'Pending'}, and has printed nothing yet"
+
+
+@dataclass(slots=True)
+class MountLog:
+    mountpoint: Path
+    _path: Path | None
+
+    @property
+    def path(self) -> Path | None:
+        return self._path if self._path is not None and self._path.exists() else None
+
+    def has_ended(self) -> bool:
+        return not any(
+            note.mountpoint == str(self.mountpoint) and note.alive for note in all_notes()
+        )
+
+    def describe(self, *, has_log: bool) -> str:
+        nothing = "" if has_log else ", and nothing was logged"
+        return f"{self.mountpoint} is not mounted any more{nothing}"
+
+
+def find_log(
+    name: str, *, namespace: str | None = None, instance: str | None = None
+) -> JobLog | OperationLog | MountLog:
+    """Return the log that a name means: `resnet`, `dataload/warm`, `dataset/imagenet`, `/mnt/x`."""
+    found = _found(name, namespace or "default", instance)
+    if instance is not None and not isinstance(found, JobLog):
+        raise OptionError(
+            f"--instance: {name} has no instances", hint="only training jobs consist of instances"
+        )
+    return found
+
+
+def _found(name: str, namespace: str, instance: str | None) -> JobLog | OperationLog | MountLog:
+    kind, has_kind, rest = name.partition("/")
+    if name.startswith(("/", ".")) or (has_kind and _is_mounted(resolve_mountpoint(name))):
+        return _log_of_mount(resolve_mountpoint(name))
+    if has_kind:
+        return _log_of_kind(find_kind(kind).kind, rest, namespace, instance)
+    named = [one for one in get_all("job,operations", namespace=namespace) if one.name == name]
+    if len(named) > 1:
+        words = " or ".join(f"penstock logs {one.kind.lower()}/{name}" for one in named)
+        raise UsageError(f"{name} are several: {_kinds(named)}", hint=words)
+    if named:
+        return _log_of_kind(named[0].kind, name, namespace, instance)
+    if any(one.name == name for one in get_all("Dataset", namespace=namespace)):
+        return _log_of_dataset(dataset(name, namespace=namespace))
+    return JobLog(job(name, namespace=namespace), instance)  # raises, with a hint
+
+
+def _is_mounted(path: Path) -> bool:
+    return any(note.mountpoint == str(path) for note in all_notes())
+
+
+def _kinds(found: Sequence[Declared]) -> str:
+    return " and ".join(f"a {one.kind}" for one in found)
+
+
+def _log_of_kind(
+    kind: str, name: str, namespace: str, instance: str | None
+) -> JobLog | OperationLog | MountLog:
+    if kind == _JOB:
+        return JobLog(job(name, namespace=namespace), instance)
+    if kind != "Dataset" and kind not in _OPERATIONS:
+        raise UsageError(
+            f"a {kind} prints nothing",
+            hint="jobs, data operations and mounts have logs: penstock logs dataset/NAME",
+        )
+    found = get(kind, name, namespace=namespace)
+    if isinstance(found, Operation):
+        return OperationLog(found)
+    assert isinstance(found, Dataset)
+    return _log_of_dataset(found)
+
+
+def _log_of_dataset(found: Dataset) -> MountLog:
+    path = found.path
     if path is None:
-        return LogPart("", "", 0, begins_anew=start is None)
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        begins_anew = start is None or not size - _MOST_BEHIND * most_bytes <= start <= size
-        if begins_anew or start is None:
-            start = _line_after(file, size - most_bytes)
-        file.seek(start)
-        data = file.read(most_bytes)
-    whole = data.rfind(b"\n") + 1
-    if not whole and len(data) == most_bytes:
-        whole = most_bytes  # a line that is longer than a part
-    redact = redactor_for(State(), (), ()).text
-    rest = data[whole:] if start + len(data) == size else b""
-    return LogPart(
-        redact(_as_shown(data[:whole])), redact(_as_shown(rest)), start + whole, begins_anew
-    )
+        raise UsageError(
+            f"data set {found.name} is not mounted",
+            hint=f"penstock describe dataset {found.name}",
+        )
+    return _log_of_mount(path)
 
 
-def _line_after(file: BinaryIO, place: int) -> int:
-    """Return where the first line begins that begins at `place` or after it."""
-    if place <= 0:
-        return 0
-    file.seek(place - 1)
-    return place - 1 + len(file.readline(_PART_BYTES))
-
-
-def _as_shown(data: bytes) -> str:
-    """Return what a terminal shows: of a line that was written over, what was written last."""
-    lines = _ESCAPE.sub(b"", data).split(b"\n")
-    return b"\n".join(line.rstrip(b"\r").rsplit(b"\r", 1)[-1] for line in lines).decode(
-        errors="replace"
-    )
+def _log_of_mount(mountpoint: Path) -> MountLog:
+    """Of a mount that is over, the log is still there."""
+    note = next((one for one in all_notes() if one.mountpoint == str(mountpoint)), None)
+    if note is not None and note.log is None:
+        raise UsageError(
+            f"{mountpoint} is a mount in the foreground",
+            hint="it logs to its terminal; penstock mount -b keeps a log",
+        )
+    path = logs_dir() / f"{name_of(mountpoint)}.log" if note is None else Path(note.log or "")
+    if note is None and not path.exists():
+        raise MountpointError(
+            f"{mountpoint} is not mounted by Penstock",
+            hint="`penstock stats` lists what is mounted by you",
+        )
+    return MountLog(mountpoint, path)

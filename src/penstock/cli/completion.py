@@ -90,7 +90,9 @@ def _words_of(path: str, parameter: click.Parameter) -> Words | None:
         return _mountpoints
     if path in ("load", "up"):
         return lambda ctx: _names("Dataset", ctx)
-    if path in ("logs", "attach", "top job"):
+    if path == "logs":
+        return _printing
+    if path in ("attach", "top job"):
         return lambda ctx: _names("TrainingJob", ctx)
     if path in ("get", "describe", "delete"):
         return lambda ctx: _names(ctx.params.get("kind") or "", ctx)
@@ -132,6 +134,18 @@ def _member_ports(_: click.Context) -> Iterable[str]:
     from penstock.api.shared import ports
 
     return map(str, ports())
+
+
+def _printing(ctx: click.Context) -> Iterable[str]:
+    """What has a log. Mounts are in no namespace."""
+    from penstock.api.resources import get_all
+
+    yield from _names("TrainingJob", ctx)
+    namespace = ctx.params.get("namespace")
+    for one in get_all("operations", namespace=namespace or "default"):
+        yield f"{one.kind.lower()}/{one.name}"
+    if namespace is None:
+        yield from _mountpoints(ctx)
 
 
 def _examined(ctx: click.Context) -> Iterable[str]:

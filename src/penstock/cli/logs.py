@@ -1,4 +1,4 @@
-"""penstock logs: what a training job prints."""
+"""penstock logs: what a training job, a data operation or a mount prints."""
 
 import os
 import re
@@ -11,7 +11,8 @@ from typing import BinaryIO
 
 import click
 
-from penstock.api.jobs import TrainingJob, job, offset_since
+from penstock.api.jobs import offset_since
+from penstock.api.logs import JobLog, Log, find_log
 from penstock.cli.arena import GoFlags, cluster_options, container_option
 from penstock.cli.options import type_option
 from penstock.cli.output import StatusLine, notify
@@ -24,7 +25,7 @@ _POLL_S = 0.2
 
 @click.command(cls=GoFlags)
 @click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="Continue until the job ends or Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Continue until it ends or Ctrl-C.")
 @click.option(
     "-t", "--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines. [all]"
 )
@@ -55,22 +56,31 @@ def logs(
     namespace: str | None,
     lines_or_namespace: str | None,
 ) -> None:
-    """Show what a training job prints, also after its end.
+    """Show what a job, a data operation or a mount prints, also after its end.
+
+    NAME is a job or an operation, KIND/NAME where it could be several, dataset/NAME, or the mount
+    point of a mount in the background.
 
     \b
     Example:
       penstock logs resnet --tail 100 -f
-      penstock logs resnet --since 5m
-      penstock logs resnet -i worker-1
+      penstock logs resnet --since 5m -i worker-1
+      penstock logs dataload/imagenet -f
+      penstock logs /mnt/imagenet --tail 20
     """
     if lines_or_namespace is not None and re.fullmatch("[0-9]+", lines_or_namespace):
         tail = int(lines_or_namespace)
     elif lines_or_namespace is not None:
         namespace = lines_or_namespace
     begin_s = _begin_s(since, since_time)
-    shown = job(name, namespace=namespace or "default")
+    found = find_log(name, namespace=namespace, instance=instance)
+    if begin_s is not None and not isinstance(found, JobLog):
+        raise OptionError(
+            f"--since: the log of {name} keeps no times for it",
+            hint="its lines begin with their time; --tail 100 shows the last ones",
+        )
     try:
-        _show(shown, instance, tail, begin_s, follow_it=follow)
+        _show(found, tail, begin_s, follow_it=follow)
     except KeyboardInterrupt:
         raise click.exceptions.Abort from None
     except BrokenPipeError:
@@ -93,15 +103,8 @@ def _begin_s(since: str | None, since_time: str | None) -> float | None:
         ) from None
 
 
-def _show(
-    job: TrainingJob,
-    instance: str | None,
-    tail: int | None,
-    begin_s: float | None,
-    *,
-    follow_it: bool,
-) -> None:
-    path = _wait_for_log(job, instance) if follow_it else job.log_path(instance)
+def _show(found: Log, tail: int | None, begin_s: float | None, *, follow_it: bool) -> None:
+    path = _wait_for_log(found) if follow_it else found.path
     if path is not None:
         start = 0
         if begin_s is not None:
@@ -109,30 +112,37 @@ def _show(
         if tail is not None:
             with path.open("rb") as file:
                 start = max(start, start_of_last(file, tail))
-        for block in follow(path, start, lambda: not follow_it or job.refresh().has_ended):
+        if not start:
+            _write_earlier(path, tail)
+        for block in follow(path, start, lambda: not follow_it or found.has_ended()):
             sys.stdout.buffer.write(block)
             sys.stdout.buffer.flush()
-    if path is None or job.refresh().has_ended:
-        notify(_state(job, has_log=path is not None))
+    if found.has_ended() or path is None:
+        notify(found.describe(has_log=path is not None))
 
 
-def _wait_for_log(job: TrainingJob, instance: str | None) -> Path | None:
-    """The log, once there is one; None if the job has ended without one."""
+def _write_earlier(path: Path, tail: int | None) -> None:
+    """Write what was in the file before it was full; with `tail`, as many lines as are missing."""
+    earlier = path.with_name(f"{path.name}.1")
+    if not earlier.exists():
+        return
+    with path.open("rb") as file, earlier.open("rb") as before:
+        if tail is not None:
+            lines = sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK), b""))
+            before.seek(start_of_last(before, max(0, tail - lines)))
+        while block := before.read(_BLOCK):
+            sys.stdout.buffer.write(block)
+
+
+def _wait_for_log(found: Log) -> Path | None:
+    """The log, once there is one; None if what prints it has ended without one."""
     with StatusLine() as status:
         while True:
-            ended = job.refresh().has_ended
-            if (path := job.log_path(instance)) is not None or ended:
+            ended = found.has_ended()
+            if (path := found.path) is not None or ended:
                 return path
-            status.draw(_state(job, has_log=False))
+            status.draw(found.describe(has_log=False))
             time.sleep(_POLL_S)
-
-
-def _state(job: TrainingJob, *, has_log: bool) -> str:
-    why = f": {job.message}" if job.message else ""
-    if job.has_ended:
-        nothing = "" if has_log else ", and has printed nothing"
-        return f"job {job.name} {job.phase} after {job.duration}{nothing}{why}"
-    return f"job {job.name} is {job.phase}, and has printed nothing yet{why}"
 
 
 # -- a log file of any size, never all in memory ----------------------------------------------
@@ -159,11 +169,14 @@ def start_of_last(file: BinaryIO, lines: int) -> int:
 
 
 def follow(path: Path, start: int, has_ended: Callable[[], bool]) -> Iterator[bytes]:
-    """Yield the file from `start` on, and what is added to it, until the writer has ended."""
+    """Yield the file from `start` on, and what is added to it, until the writer has ended.
+
+    A log that is full is cut in place, or renamed to PATH.1 and begun anew."""
+    file = path.open("rb")
     position = start
-    while True:
-        ended = has_ended()  # asked before the read: the last output is then in the file
-        with path.open("rb") as file:
+    try:
+        while True:
+            ended = has_ended()  # asked before the read: the last output is then in the file
             size = os.fstat(file.fileno()).st_size
             if size < position:  # the log reached its limit, and some of its end was dropped
                 yield b"\n--- the log was full and has been cut: some may be missing here ---\n"
@@ -172,6 +185,24 @@ def follow(path: Path, start: int, has_ended: Callable[[], bool]) -> Iterator[by
             while block := file.read(_BLOCK):
                 position += len(block)
                 yield block
-        if ended:
-            return
-        time.sleep(_POLL_S)
+            if (fresh := _begun_anew(path, file)) is not None:
+                file.close()
+                file, position = fresh, 0
+            elif ended:
+                return
+            else:
+                time.sleep(_POLL_S)
+    finally:
+        file.close()
+
+
+def _begun_anew(path: Path, file: BinaryIO) -> BinaryIO | None:
+    """Return the new file if another one has the path; None if not, or if it was removed."""
+    try:
+        fresh = path.open("rb")
+    except FileNotFoundError:
+        return None
+    if os.path.sameopenfile(fresh.fileno(), file.fileno()):
+        fresh.close()
+        return None
+    return fresh

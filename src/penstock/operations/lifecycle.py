@@ -39,6 +39,16 @@ _MOST_CRASHES = 5
 _WORKER = "penstock.operations.main"
 
 
+def _folder(state: Path, uid: str) -> Path:
+    return state / "operations" / uid
+
+
+def log_of(state: Path, uid: str, kind: str = "") -> Path:
+    """Return the file to which an operation prints. Of a DataProcess, that is what its script
+    prints; its own log has only what went wrong before."""
+    return _folder(state, uid) / ("output" if kind == "DataProcess" else "log")
+
+
 class OperationRunner:
     def __init__(self, state: State) -> None:
         self._state = state
@@ -111,7 +121,8 @@ class OperationRunner:
             },
             note={"pid": None, "begun_s": operation.note.get("begun_s") or now_s},
         )
-        child = start_resource_process(_WORKER, operation.uid, lock, folder / "log")
+        log = log_of(self._state.folder, operation.uid)
+        child = start_resource_process(_WORKER, operation.uid, lock, log)
         self._children.append(child)
         self._state.add_event(operation.uid, "Started", f"as process {child.pid}")
 
@@ -180,7 +191,7 @@ class OperationRunner:
         return True
 
     def folder(self, uid: str) -> Path:
-        return self._state.folder / "operations" / uid
+        return _folder(self._state.folder, uid)
 
     def _lock(self, operation: Stored) -> Path:
         return self.folder(operation.uid) / "lock"

@@ -27,11 +27,13 @@ from penstock.settings import MountSettings, Part
 from penstock.specs.kinds import ResourceKey
 from penstock.specs.models import model_of
 from penstock.store.redaction import redact
+from penstock.units import format_size
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("penstock.operations.main")  # this module runs as __main__
 
 Json = dict[str, Any]
 _REPORT_S = 0.5
+_LOG_PROGRESS_S = 10.0
 
 
 class StateWork:
@@ -43,6 +45,7 @@ class StateWork:
         self.folder = folder
         self.resource = model_of(operation.manifest, state.secrets(operation))
         self._reported_s = 0.0
+        self._logged_s = 0.0
         self._progress: Json | None = None
         self._settings: dict[tuple[str, str], MountSettings] = {}
 
@@ -85,11 +88,15 @@ class StateWork:
         if now_s - self._reported_s >= _REPORT_S:
             self._reported_s = now_s
             self._state.record(self._operation.uid, status={"progress": progress})
+        if now_s - self._logged_s >= _LOG_PROGRESS_S:
+            self._logged_s = now_s
+            log.info("%s", _in_words(progress))
 
     def flush_report(self) -> None:
         """Write the last report, which report() may have skipped."""
         if self._progress is not None:
             self._state.record(self._operation.uid, status={"progress": self._progress})
+            log.info("%s", _in_words(self._progress))
 
     def add_event(self, reason: str, message: str) -> None:
         self._state.add_event(self._operation.uid, reason, redact(message))
@@ -114,12 +121,27 @@ class StateWork:
         return found
 
 
+def _in_words(progress: Json) -> str:
+    """`copying: 12 of 60 files, 1.2 MiB of 6.0 MiB`; other values as they are."""
+    left = dict(progress)
+    words = [str(left.pop("phase", "running"))]
+    if "files" in left:
+        of = f" of {left.pop('ofFiles'):,}" if "ofFiles" in left else ""
+        words.append(f"{left.pop('files'):,}{of} files")
+    if "bytes" in left:
+        of = f" of {format_size(left.pop('ofBytes'))}" if "ofBytes" in left else ""
+        words.append(f"{format_size(left.pop('bytes'))}{of}")
+    words += [f"{name} {value}" for name, value in left.items()]
+    return f"{words[0]}: {', '.join(words[1:])}" if words[1:] else words[0]
+
+
 def main() -> int:
     if (started := enter_resource_process()) is None:
         return 0
     state, operation = started
     runner = OperationRunner(state)
     work = StateWork(state, operation, runner.folder(operation.uid))
+    log.info("%s begins", operation.key)
     try:
         infos = RUN[operation.key.kind](work)
     except PenstockError as error:
@@ -132,6 +154,7 @@ def main() -> int:
         runner.finish(operation, FAILED, "Bug", redact(f"{type(error).__name__}: {error}"))
     else:
         work.flush_report()
+        log.info("%s is complete", operation.key)
         reason = f"{operation.key.kind}Complete"
         runner.finish(operation, COMPLETE, reason, "done", infos=infos)
     wake_loop(state.folder)

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from penstock.api import jobs, mounts, resources
-from penstock.api.logs import redact
+from penstock.api.log_parts import redact
 from penstock.errors import PenstockError
 from penstock.release import __version__
 from penstock.ui.results import Results

@@ -31,7 +31,7 @@ from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from penstock.api.jobs import jobs
-from penstock.api.logs import read_log, redact
+from penstock.api.log_parts import read_log, redact
 from penstock.errors import PenstockError, UsageError
 from penstock.ui.overview import overview
 from penstock.ui.results import Results
