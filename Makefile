@@ -40,7 +40,7 @@ test: lint  ## lint, types, layers and every test that is not slow: real S3 serv
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not cluster"
 
 test-slow: .venv/ready  ## kill loops, whole benchmarks, images, large listings, examples that train
-	tools/system-packages openmpi-bin podman runc catatonit debootstrap busybox-static nginx-light caddy zsh fish chromium
+	tools/system-packages openmpi-bin podman runc catatonit debootstrap busybox-static nginx-light caddy zsh fish chromium prometheus
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "slow and not cluster"
 
 test-cluster: .venv/ready  ## the tests that run on Kubernetes, two nodes on this machine; needs root

@@ -55,6 +55,7 @@ def test_the_reference_matches_the_commands_and_models() -> None:
         ("resources.md", module.resources),
         ("bench-plan.md", module.bench_plan),
         ("runtime-options.md", module.runtime_options),
+        ("metrics.md", module.metrics),
     ):
         written = (ROOT / "docs" / "reference" / name).read_text()
         assert written == made(), "run tools/write-reference"

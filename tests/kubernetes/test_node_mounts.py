@@ -15,6 +15,7 @@ import pytest
 from penstock.kubernetes import names
 from penstock.kubernetes.names import ServedKey
 from tests.support.csi import status_of
+from tests.support.metrics import parse
 from tests.support.node import Node, ServerPod, open_node
 from tests.support.waiting import wait_until
 
@@ -174,6 +175,9 @@ def test_a_pod_reads_every_byte_and_the_server_has_no_privilege(node: Node, pods
     status = wait_until(lambda: one if (one := server.status()).get("brief") else None, pods.logs)
     assert status["error"] is None
     assert status["brief"]["files"] == FILES + 1
+    metrics = parse(server.get("/metrics"))
+    assert (metrics["serving"], metrics["catalog_files"]) == (1, FILES + 1)
+    assert metrics["read_bytes_total"] > 0
 
 
 def test_readers_see_no_error_while_server_pods_are_killed_and_evicted(

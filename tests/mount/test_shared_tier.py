@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.memcached import Memcached, address_of, memcached
-from tests.support.mounts import Mount, Mounter, fail, warm
+from tests.support.metrics import parse
+from tests.support.mounts import Mount, Mounter, fail, succeed, warm
 from tests.support.s3 import S3, ObjectPath
 from tests.support.trees import read_raw, write_tree
 from tests.support.waiting import wait_until
@@ -84,6 +85,10 @@ def test_a_second_node_fetches_nothing_from_the_bucket(
     stats = two.stats()
     assert stats["hit_bytes"]["SHARED"] == SMALL_BYTES
     assert stats["cached_bytes"] == SMALL_BYTES  # kept locally as well
+    metrics = parse(succeed("stats", two.path, "--prometheus"))
+    assert metrics["hit_bytes_total SHARED"] == SMALL_BYTES
+    assert sum(metrics[f"shared_hits_total {one.address}"] for one in members) == len(FILES)
+    assert [metrics[f"shared_member_out {one.address}"] for one in members] == [0] * len(members)
 
 
 def filled(mount: Mount) -> int:

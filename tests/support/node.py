@@ -98,16 +98,20 @@ class ServerPod:
 
     def status(self) -> dict[str, Any]:
         """Return what /status answers; an empty dictionary until it does."""
+        return json.loads(self.get("/status") or "{}")
+
+    def get(self, path: str) -> str:
+        """Return what it answers over HTTP; nothing until it does."""
         program = (
             "import urllib.request as u; "
-            f"print(u.urlopen('http://127.0.0.1:{names.HTTP_PORT}/status').read().decode())"
+            f"print(u.urlopen('http://127.0.0.1:{names.HTTP_PORT}{path}').read().decode())"
         )
         pid = str(self._first_process())
         done = subprocess.run(
             ["nsenter", "-t", pid, "-n", sys.executable, "-c", program],
             capture_output=True, text=True, check=False, timeout=30,
         )  # fmt: skip
-        return json.loads(done.stdout) if done.returncode == 0 else {}
+        return done.stdout if done.returncode == 0 else ""
 
     def upgrade(self, *, python: str) -> None:
         """Have a new server take over that this Python runs, as changed Secrets do."""

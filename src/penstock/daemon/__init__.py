@@ -17,7 +17,9 @@ only the command line and what keeps declared resources.
     catalog_refresher lists the sources again, repairs the catalog, tells the kernel what changed
     epoch_plans       plans that training processes hand over
     warm_requests     `penstock warm` in the server; warm_client is the caller's side
-    mount_stats       what `penstock stats` shows
+    mount_stats       what `penstock stats` shows; mount_metrics: what a monitoring system asks for
+    metrics_endpoint  main of the process that answers at --metrics; metrics_process: how its
+                      supervisor sees it; exposition: the format of Prometheus
     resource_limits   memory and descriptors of a server
 
     worker_pool       the workers as their server sees them

@@ -22,8 +22,8 @@ from penstock.daemon.mount_registry import MountNote
 from penstock.errors import PenstockError
 from penstock.metrics import BUCKETS_S, METRICS, SUM, Kind, Labels, Metric
 
-# A scrape takes 10 s at most by default, and the request may be sent twice.
-_ANSWERS_WITHIN_S = 4.0
+# Longer than a hand-over takes, and shorter than Prometheus waits by default.
+ANSWERS_WITHIN_S = 4.0
 _FAMILIES = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily}
 
 
@@ -32,11 +32,11 @@ class MountMetrics(NamedTuple):
     values: dict[str, dict[Labels, float]]  # by name and labels
 
 
-def read_metrics(note: MountNote) -> MountMetrics:
-    """Return what is known of a mount."""
+def read_metrics(note: MountNote, within_s: float = ANSWERS_WITHIN_S) -> MountMetrics:
+    """Return what is known of a mount; `within_s`: how long its server may take to answer."""
     values: dict[str, dict[Labels, float]] = {"restarts": {(): note.restarts}}
     try:
-        answer = {} if note.state != "serving" else _asked(note)
+        answer = {} if note.state != "serving" else _asked(note, within_s)
     except PenstockError:  # it ended a moment ago, or is hung
         answer = {}
     for name, labels, value in answer.get("values", ()):
@@ -48,8 +48,8 @@ def read_metrics(note: MountNote) -> MountMetrics:
     return MountMetrics(note.mountpoint, values)
 
 
-def _asked(note: MountNote) -> dict[str, list[tuple[str, list[str], float]]]:
-    return ask(note.socket_path, "metrics", timeout_s=_ANSWERS_WITHIN_S)
+def _asked(note: MountNote, within_s: float) -> dict[str, list[tuple[str, list[str], float]]]:
+    return ask(note.socket_path, "metrics", timeout_s=within_s)
 
 
 def _add_zeros(values: dict[str, dict[Labels, float]]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import cast
 
 from penstock import procfs
-from penstock.daemon.exposition import exposition, read_metrics
+from penstock.daemon.exposition import ANSWERS_WITHIN_S, exposition, read_metrics
 from penstock.daemon.mount_registry import find_note
 from penstock.errors import PenstockError
 from penstock.store.redaction import set_up_logging
@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 _MOST_CONNECTIONS = 16
 # A client that sends nothing must not keep others out.
 _SENDS_WITHIN_S = 5.0
+# Prometheus says in it how long it waits.
+_TIMEOUT_HEADER = "X-Prometheus-Scrape-Timeout-Seconds"
+_SHARE_OF_TIMEOUT, _LEAST_S = 0.7, 0.1
 _INDEX = b"Metrics of a mount of Penstock are at /metrics.\n"
 
 
@@ -49,11 +52,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer_metrics(self) -> None:
         try:
-            found = read_metrics(find_note(cast(_Server, self.server).mountpoint))
+            note = find_note(cast(_Server, self.server).mountpoint)
+            found = read_metrics(note, self._answers_within_s())
         except PenstockError as error:
             self._answer(503, f"{error}\n".encode(), "text/plain; charset=utf-8")
             return
         self._answer(200, *exposition([found], self.headers.get("Accept", "")))
+
+    def _answers_within_s(self) -> float:
+        """Leave the client some time to hear that no server answers."""
+        try:
+            client_waits_s = float(self.headers[_TIMEOUT_HEADER] or "")
+        except ValueError:
+            return ANSWERS_WITHIN_S
+        return min(ANSWERS_WITHIN_S, max(_LEAST_S, _SHARE_OF_TIMEOUT * client_waits_s))
 
     def _answer(self, status: int, body: bytes, content_type: str) -> None:
         self.send_response(status)
