@@ -51,6 +51,7 @@ def test_a_scrape_counts_what_readers_and_the_store_did(
     assert first["store_requests_total ok get"] == first["store_requests_total timeout get"] == 0
     assert first["workers"] == 2
     assert read_tree(mount.path) == FILES
+    mount.stats()  # waits until all of it is stored: until then memory serves it
     drop_pages(mount.path / name for name in FILES)
     assert read_tree(mount.path) == FILES, "from the cache"
     stats = mount.stats()  # which waits for what the workers have counted
