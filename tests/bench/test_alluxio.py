@@ -16,7 +16,7 @@ from penstock.bench import measure
 from penstock.bench.alluxio import HOME_VARIABLE, Alluxio
 from penstock.bench.arms import Site
 from penstock.bench.datasets import Dataset
-from penstock.bench.plans.model import ARMS
+from penstock.bench.plans.arms import ARMS
 from penstock.bench.s3server import S3Server
 from penstock.bench.systems import lacking
 from penstock.bench.workspace import BenchError, Workspace, find_program
@@ -142,7 +142,7 @@ def test_a_run_leaves_out_what_the_machine_lacks_and_says_why(medium: Path, tmp_
         *(sys.executable, "-m", "penstock", "bench", "run", PLANS / "peers.yaml", "--skip-missing"),
         *("--set", "arms=[native, alluxio, s3fs-cold]", "--set", "goals=[]"),
         *("--set", "datasets=[{name: small, form: small, files: 5}]"),
-        *("--set", "workloads=[{name: read, kind: states, readers: 1}]"),
+        *("--set", "workloads=[{name: read, kind: read, readers: 1}]"),
         *("--medium", medium, "--out", tmp_path / "out"),
     ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

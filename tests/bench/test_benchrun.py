@@ -431,7 +431,7 @@ def test_the_command_says_what_it_would_do_and_does_nothing(ground: Ground) -> N
     told = json.loads(penstock("bench", "run", plan, "--dry-run", "-o", "json").stdout)
     assert len(told["experiments"]) == 8
     assert told["steps"][:2] == ["check", "make-dataset"]
-    assert told["dataset_bytes"] == 298 * SMALL_BYTES  # whole files, about 32 MiB
+    assert told["dataset_bytes"] == 596 * SMALL_BYTES  # whole files, about 64 MiB
     plan.write_text(plan.read_text().replace("repeats:", "repeat:"))
     wrong = penstock("bench", "run", plan, cwd=ground.folder)
     assert wrong.returncode == 2

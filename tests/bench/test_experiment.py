@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 from penstock.bench import measure
-from penstock.bench.datasets import Dataset, Entry, make_dataset, scan
+from penstock.bench.arms import Native, Site
+from penstock.bench.datasets import Dataset, make_dataset, scan
 from penstock.bench.experiments import proofs
 from penstock.bench.experiments.programs import EpochLines
 from penstock.bench.experiments.storeline import StoreCounts, Wire
 from penstock.bench.plans import experiments
+from penstock.bench.plans.arms import ARMS, ArmPlan
 from penstock.bench.plans.model import (
-    ArmPlan,
     DatasetPlan,
     Form,
     JobPlan,
@@ -29,7 +30,7 @@ from penstock.bench.plans.model import (
     WorkloadPlan,
 )
 from penstock.bench.s3server import S3Server, create_bucket, upload
-from penstock.bench.workspace import MARK, BenchError
+from penstock.bench.workspace import MARK, BenchError, Workspace
 from penstock.errors import UsageError
 from penstock.units import KIB, MIB
 from tests.support.bench_ground import assert_nothing_left
@@ -48,11 +49,12 @@ def plan_of(form: Form, files: int, size_bytes: int) -> DatasetPlan:
 
 FILES = 20
 SIZE = FILES * 110 * KIB
-READ = WorkloadPlan(name="read", epochs=1, readers=[2])
+READ = WorkloadPlan(name="read", readers=[2], rounds=1, states=["cold", "warm"])
 # A fiftieth of an H100: 8 samples in a step of 0.224 s.
 TRAIN = WorkloadPlan(
     name="resnet50", kind="emulated", model="resnet50", accelerator="h100", epochs=1, scale=0.02
 )
+TWICE = TRAIN.model_copy(update={"epochs": 2})
 FAR = far(0.2, 1e6)
 COLD = ArmPlan(name="penstock-cold")
 
@@ -70,6 +72,10 @@ class Outcome:
     result: dict[str, Any]
     phases: list[str]
     folder: Path
+
+    @property
+    def states(self) -> list[str]:
+        return [epoch["state"] for epoch in self.result["epochs"]]
 
     def proof(self, name: str) -> dict[str, Any]:
         return next(proof for proof in self.result["proofs"] if proof["name"] == name)
@@ -96,7 +102,7 @@ class Bench:
     def run(
         self,
         arm: ArmPlan,
-        workload: WorkloadPlan = READ,
+        workload: WorkloadPlan = TRAIN,
         shape: Shape | None = None,
         *,
         endpoint: str = "",
@@ -174,16 +180,17 @@ def bench(bench_of: BenchMaker) -> Bench:
 
 @drops_pages
 def test_a_cold_run_proves_that_all_of_it_came_from_the_store(bench: Bench) -> None:
-    done = bench.run(COLD, READ.model_copy(update={"epochs": 2}), far(0.002, 100e6))
+    done = bench.run(COLD, TWICE, far(0.002, 100e6))
     result = done.result
     assert (done.status, result["valid"], result["failure"]) == (0, True, None)
     assert [epoch["store"]["get_bytes"] >= SIZE for epoch in result["epochs"]] == [True, False]
+    assert done.states == ["cold", "warm"]
     assert "1.000 of the data read" in done.proof("cold-epoch-1")["detail"]
     assert done.proof("pages-dropped")["detail"].startswith(f"0 of {FILES * 28} pages")
     assert not result["arm"]["hinted"]
     assert result["arm"]["command"].startswith(f"penstock mount s3://{bench.bucket} ")
     assert [epoch["samples"] for epoch in result["epochs"]] == [FILES] * 2
-    assert sum(done.other("series")["bytes"]) == 2 * SIZE
+    assert [sum(one) for one in done.other("series")["bytes"]] == [SIZE] * 2
     assert [len(epoch["seconds"]) for epoch in done.other("latencies")["epochs"]] == [FILES] * 2
     assert done.phases[-2:] == ["epoch 2", "done"]
     keys = json.loads((bench.folder / "keys.json").read_text())
@@ -192,11 +199,44 @@ def test_a_cold_run_proves_that_all_of_it_came_from_the_store(bench: Bench) -> N
     assert not any(keys["secret_key"] in path.read_text() for path in written)
 
 
-def test_a_warm_run_asks_the_store_for_nothing(bench: Bench) -> None:
-    done = bench.run(ArmPlan(name="penstock-warm"), shape=far(0.05, 1e6))
+def test_a_warm_run_asks_the_store_for_nothing_and_its_pages_are_resident(bench: Bench) -> None:
+    done = bench.run(ArmPlan(name="penstock-warm"), TWICE, far(0.05, 1e6))
     assert (done.status, done.result["valid"]) == (0, True)
     assert "0 bytes in 0 GETs" in done.proof("warm-epoch-1")["detail"]
-    assert sum(done.result["epochs"][0]["hit_bytes"].values()) == SIZE
+    assert done.proof("pages-resident")["detail"].startswith(f"{FILES * 28} of {FILES * 28} pages")
+    assert done.states == ["warm", "warm"]
+    # Not one byte came from the local cache: the kernel had all of them.
+    assert [sum(epoch["hit_bytes"].values()) for epoch in done.result["epochs"]] == [0, 0]
+
+
+@pytest.mark.counts_pages
+def test_files_are_read_cold_and_warm_each_beside_its_neighbours(bench: Bench) -> None:
+    done = bench.run(COLD, READ)
+    assert (done.status, done.result["failure"], done.result["valid"]) == (0, None, True)
+    found = [(one["arm"], one["state"], one["readers"]) for one in done.result["epochs"]]
+    bare = ("bare client", "cold", 2)
+    assert found == [bare, ("penstock-cold", "cold", 2), bare, ("penstock-cold", "warm", 2)]
+    _, cold, _, warm = done.result["epochs"]
+    assert (cold["passes"], cold["samples"], cold["bytes"]) == (1, FILES, SIZE)
+    assert cold["native_ratio"] > 0
+    assert cold["bare_ratio"] > 0
+    # A warm epoch of so little is read again and again, to last long enough to be timed.
+    assert warm["passes"] > 1
+    assert warm["samples"] == warm["passes"] * FILES
+    assert warm["store"]["get_bytes"] == 0
+    assert "1.000 of the data read" in done.proof("cold-2-reading")["detail"]
+    assert done.proof("warm-2-reading")["ok"]
+    assert done.proof("cache-empty")["ok"]
+    lengths = [len(one["seconds"]) for one in done.other("latencies")["epochs"]]
+    assert lengths == [0, FILES, 0, min(1000, warm["samples"])]
+
+
+def test_readers_that_tell_the_mount_their_order_are_hinted_and_prove_it(bench: Bench) -> None:
+    done = bench.run(ArmPlan(name="penstock-planned"), READ)
+    assert (done.status, done.result["failure"], done.result["valid"]) == (0, None, True)
+    assert done.states == ["planned", "warm"]
+    assert "the plans of 2 of 2 readers" in done.proof("hinted")["detail"]
+    assert "1.000 of the data read" in done.proof("planned-2-reading")["detail"]
 
 
 @drops_pages
@@ -228,11 +268,12 @@ def test_a_planned_run_is_hinted_and_proves_it(bench: Bench) -> None:
 
 @drops_pages
 def test_a_cache_of_half_the_data_asks_for_the_other_half(bench: Bench) -> None:
-    done = bench.run(ArmPlan(name="penstock-50"), READ.model_copy(update={"epochs": 2}))
+    done = bench.run(ArmPlan(name="penstock-50"), TWICE)
     assert (done.status, done.result["valid"]) == (0, True)
     second = done.result["epochs"][1]
     assert second["store"]["get_bytes"] + second["hit_bytes"]["MEM"] == SIZE
     assert second["hit_bytes"]["MEM"] > 0
+    assert done.states == ["cold", "partial"]
     assert done.proof("cache-within-its-share")["ok"]
 
 
@@ -244,7 +285,7 @@ def test_the_ceiling_reads_nothing_and_is_measured_for_each_number_of_accelerato
     arm = ArmPlan(name="ceiling")
     done = bench.run(arm, TRAIN.model_copy(update={"accelerators": [1, 2]}))
     assert (done.status, done.result["valid"]) == (0, True)
-    assert [run["accelerators"] for run in done.result["accelerator_runs"]] == [1, 2]
+    assert [epoch["readers"] for epoch in done.result["epochs"]] == [1, 2]
     assert done.result["epochs"][0]["store"]["gets"] == 0
     assert len(done.other("steps")["epochs"][0]["load_s"]) == 3  # of 8 samples, of about 20
     done = bench.run(ArmPlan(name="native"), TRAIN.model_copy(update={"accelerators": [1, 8]}))
@@ -261,11 +302,11 @@ def test_a_mount_that_dies_and_an_interrupt_are_failures_and_leave_nothing(bench
 
     # Slow enough to be alive when it is killed.
     arm = ArmPlan(name="rclone")
-    done = bench.run(arm, READ, FAR, in_first_epoch=kill_mount)
+    done = bench.run(arm, TRAIN, FAR, in_first_epoch=kill_mount)
     assert done.status == 1
     assert "readers ended with status 1" in done.result["failure"]["what"]
     assert done.result["epochs"] == []
-    done = bench.run(arm, READ, FAR, in_first_epoch=subprocess.Popen.terminate)
+    done = bench.run(arm, TRAIN, FAR, in_first_epoch=subprocess.Popen.terminate)
     assert (done.status, done.result["failure"]["what"]) == (130, "interrupted")
 
 
@@ -273,10 +314,15 @@ def test_a_mount_that_dies_and_an_interrupt_are_failures_and_leave_nothing(bench
 def test_native_files_prove_that_their_pages_are_gone_or_there(bench: Bench) -> None:
     dataset = Dataset("small", bench.root, scan(bench.root))
     assert proofs.pages_dropped(dataset, native=True).ok
-    assert not proofs.pages_resident(dataset).ok
+    arm = Native(Site(Workspace(bench.medium), bench.server, "", dataset), ARMS["native"][0])
+    arm.start()
+    before = proofs.pages_resident(dataset, arm)
     for entry in dataset.entries:
         (dataset.root / entry.path).read_bytes()
-    assert proofs.pages_resident(dataset).ok
+    after = proofs.pages_resident(dataset, arm)
+    assert before is not None
+    assert after is not None
+    assert (before.ok, after.ok) == (False, True)
 
 
 def test_a_proof_fails_by_its_figures(tmp_path: Path) -> None:
@@ -286,11 +332,15 @@ def test_a_proof_fails_by_its_figures(tmp_path: Path) -> None:
     assert proofs.whole(0, 20, SIZE, (20, SIZE)).ok
     assert not proofs.whole(0, 19, SIZE, (20, SIZE)).ok
     assert not proofs.whole(0, 20, SIZE - 1, (20, SIZE)).ok
-    of_ten = Dataset("small", tmp_path, (Entry("a", 1000),))
     assert not proofs.from_the_store("cold-epoch-1", StoreCounts(2, 999, 0), 1000).ok
-    assert not proofs.nothing_from_the_store(StoreCounts(1, 0, 0), of_ten, 0).ok
-    assert proofs.nothing_from_the_store(StoreCounts(None, 10, None), of_ten, 0).ok
-    assert not proofs.nothing_from_the_store(StoreCounts(None, 11, None), of_ten, 0).ok
+    for counts, ok in (
+        (StoreCounts(0, 0, 9), True),
+        (StoreCounts(1, 0, 0), False),
+        # Of a network's bytes a hundredth may be another's.
+        (StoreCounts(None, 10, None), True),
+        (StoreCounts(None, 11, None), False),
+    ):
+        assert proofs.nothing_from_the_store("warm-epoch-1", counts, 1000).ok == ok
 
 
 @drops_pages

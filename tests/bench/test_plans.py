@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from penstock.bench.datasets import planned_bytes
-from penstock.bench.plans.experiments import expand, medium_bytes, read_bytes, store_bytes
-from penstock.bench.plans.model import (
-    ARMS,
-    DatasetPlan,
-    Plan,
+from penstock.bench.plans.arms import ARMS
+from penstock.bench.plans.experiments import (
+    expand,
+    medium_bytes,
+    read_bytes,
+    states_of,
+    store_bytes,
 )
+from penstock.bench.plans.model import DatasetPlan, Plan
 from penstock.bench.plans.reading import read_plan, read_plan_file
 from penstock.errors import ManifestError, UsageError
 from penstock.units import KIB, MIB
@@ -64,7 +67,7 @@ name: several
 datasets: [{name: small, form: small, files: 3}, {name: large, form: large, files: 1}]
 arms: [native, penstock-cold, {name: penstock-passthrough, datasets: [large]}]
 workloads:
-  - {name: read, kind: states, readers: [8, 1], arms: [native, penstock-cold, penstock-passthrough]}
+  - {name: read, readers: [8, 1], arms: [native, penstock-cold, penstock-passthrough]}
   - {name: names, kind: catalog, count: 10}
 """
 
@@ -81,6 +84,23 @@ def test_arms_and_workloads_choose_their_data_sets_and_some_read_none() -> None:
     # What an experiment is given survives JSON.
     for text in (SEVERAL, SMALL):
         assert Plan.model_validate_json(plan(text).model_dump_json()) == plan(text)
+
+
+def test_an_arm_is_read_in_the_states_that_it_can_be_in() -> None:
+    def states(arm: str) -> tuple[str, ...]:
+        found = expand(plan(SMALL.replace("rclone", arm)))
+        (one,) = {
+            states_of(one.arm, one.workload)
+            for one in found
+            if one.arm.name == arm and one.workload.name == "read"
+        }
+        return one
+
+    assert states("penstock-cold") == ("cold", "cached", "warm")
+    assert states("penstock-planned") == ("planned", "cached", "warm")
+    assert states("penstock-warm") == ("cached", "warm")
+    assert states("penstock-25") == ("cold", "cached")  # pages would hide the small cache
+    assert states("rclone") == ("cold",)  # without a cache
 
 
 def test_values_of_a_plan_can_be_set_by_name_or_place() -> None:
@@ -125,12 +145,14 @@ def test_every_repeat_has_each_experiment_once_in_an_order_of_its_own() -> None:
 
 def test_how_much_an_experiment_moves_is_known_before() -> None:
     found = {(one.arm.name, one.workload.name): one for one in expand(plan())}
-    assert read_bytes(found["native", "read"], 100) == 200
+    # Three epochs cached, five warm; without a cache, one.
+    assert read_bytes(found["native", "read"], 100) == 800
+    assert read_bytes(found["rclone", "read"], 100) == 100
     assert store_bytes(found["native", "read"], 100) == 0
     assert read_bytes(found["ceiling", "fed"], 100) == 0
     assert read_bytes(found["rclone", "fed"], 100) == 600  # three epochs, by one and by two
-    assert store_bytes(found["rclone", "read"], 100) == 200
-    assert store_bytes(found["penstock-50", "read"], 100) == 150
+    assert store_bytes(found["rclone", "read"], 100) == 100
+    assert store_bytes(found["penstock-50", "read"], 100) == 250
     sizes = {"data": 1000}
     alone = medium_bytes(plan(), expand(plan()), sizes)
     # One more cache at a time: half of the data, and a quarter more.
@@ -168,9 +190,9 @@ def test_how_much_an_experiment_moves_is_known_before() -> None:
          "a store that speaks TLS is counted for the whole machine"),
         ("repeats: 3", "s3ResultPath: bucket/x", "'bucket/x' is not a source"),
         ("rclone", "{name: rclone, options: {s3-secret-access-key: x}}", "keys do not belong"),
-        ("- read", "- {name: read, readers: [1, 2]}", "go with kind: states"),
-        ("- read", "- {name: read, kind: states}",
-         "arms: rclone: the workload read reads in every state"),
+        ("epochs: 3}", "epochs: 3, readers: [1, 2]}", "go with kind: read"),
+        ("repeats: 3", "parallel: 2", "a workload of the kind read measures times"),
+        ("rclone", "penstock-loaded", "the state loaded goes with workloads of the kind loader"),
         ("- read", "- {name: read, arms: [rclon]}", "arms: 'rclon' is not in this plan"),
         ("dataset: {form: jpeg, size: 1MiB}", "", "dataset: is missing"),
         ("repeats: 3", "goals: [{arm: native, measure: busy}]", "needs atLeast or atMost"),

@@ -14,18 +14,27 @@ import pytest
 
 from penstock.bench.reporting import compare as compare_runs
 from penstock.bench.reporting import write
+from penstock.bench.reporting.charts import CHARTS, Chart
 from penstock.bench.reporting.comparing import NO_DIFFERENCE
 from penstock.bench.reporting.drawing import Bar, Part, draw_bars, part_look
 from penstock.bench.reporting.estimates import estimate, holm, ratio, t_quantile, welch
-from penstock.bench.reporting.figures import FIGURES, Figure
 from penstock.bench.reporting.page import page
 from penstock.bench.reporting.results import Arm, Epoch, Result, Shape, Workload
-from penstock.bench.reporting.rows import Fed, fed
+from penstock.bench.reporting.rows import Fed, fed, training_gets
 from penstock.bench.reporting.summary import Summary, summary_of
 from penstock.errors import ResultsError
 from tests.support import report_samples as samples
 from tests.support.mounts import penstock
-from tests.support.report_samples import FAR, NEAR, READ, RESNET, fail, invalidate, make_run
+from tests.support.report_samples import (
+    FAR,
+    NEAR,
+    READ,
+    RESNET,
+    fail,
+    invalidate,
+    make_run,
+    set_busy,
+)
 
 BOTH = ("penstock-warm", "rclone")
 
@@ -70,10 +79,10 @@ def test_a_page_needs_nothing_from_elsewhere_and_runs_nothing_of_its_data(tmp_pa
 def test_what_is_invalid_is_in_no_figure_and_shown_with_its_reason(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", workloads=(READ, RESNET), change=samples.some_bad)
     summary = summary_of(run)
-    for draw in FIGURES:
+    for draw in CHARTS:
         found = draw(summary)
-        assert isinstance(found, Figure)
-        cells = {row[1] for row in found.table.rows}
+        assert isinstance(found, Chart)
+        cells = {row[1] for row in found.table.rows} if found.table else set()
         names = [one.picture.svg for one in found.panels] + [key.label for key in found.legend]
         shown_names = "".join(names)
         assert ("Penstock" in shown_names, "JuiceFS" in shown_names) == (True, False), draw
@@ -84,7 +93,10 @@ def test_what_is_invalid_is_in_no_figure_and_shown_with_its_reason(tmp_path: Pat
     assert "55,000,000 bytes left the store in epoch 0" in text
     assert "<s>s3fs</s>" in text
     kept = [row for row in summary.rows if row.arm.name == "penstock-warm"]
-    assert {len(row.results) for row in kept} == {2}
+    assert {row.repeats for row in kept} == {2}
+    lines = {cells[0] for table in summary.tables() for cells in table.rows}
+    assert "Penstock warm 1.0" in lines
+    assert not any(line.startswith(("JuiceFS", "s3fs")) for line in lines)
     document = json.loads(json.dumps(summary.to_json()))
     ids = {one["id"] for row in document["rows"] for one in row["experiments"]}
     assert not ids & {one["id"] for one in document["left_out"]}
@@ -110,7 +122,7 @@ def test_a_run_that_was_interrupted_or_has_no_valid_result_has_a_page(tmp_path: 
     samples.set_steps(run, "waiting", started.name, waiting.name, "report", "copy-results", "sweep")
     summary = summary_of(run)
     assert not summary.run.ended
-    assert summary.verdict.sentence.endswith(", rclone mount 0.05 (one repeat: no interval).")
+    assert ", rclone mount 0.05 (one repeat: no interval)." in summary.verdict.sentence
     text = shown(page(summary))
     assert "did not end: 4 of 6 experiments have a result" in text
     assert "Without a result: native-resnet50" in text
@@ -123,25 +135,24 @@ def test_a_run_that_was_interrupted_or_has_no_valid_result_has_a_page(tmp_path: 
 def test_files_that_cannot_be_read_are_a_note(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", arms=BOTH, repeats=2)
     places = sorted((run / "experiments").iterdir())
-    (places[0] / "output" / "result.json").write_text('{"schema": 1, "arm"')
+    (places[0] / "output" / "result.json").write_text('{"schema": 2, "arm"')
     (places[1] / "output" / "series.json").write_text("[]")
     result = json.loads((places[2] / "output" / "result.json").read_text())
     (places[2] / "output" / "result.json").write_text(json.dumps(result | {"schema": 9}))
     odd = {
-        "schema": 1,
+        "schema": 2,
         "arm": 3,
         "epochs": [{"seconds": "fast"}, None, {"seconds": -1}],
         "proofs": "all",
         "valid": True,
         "repeat": None,
-        "accelerator_runs": [{}],
     }
     (places[3] / "output" / "result.json").write_text(json.dumps(odd))
     (run / "environment.json").write_text("\xff")
     summary = summary_of(run)
     broken, other, around = summary.run.notes
     assert broken.startswith(f"experiments/{places[0].name}/output/result.json cannot be read: ")
-    assert other == f"{places[2].name}: its result has schema 9, not 1"
+    assert other == f"{places[2].name}: its result has schema 9, not 2"
     assert around.startswith("environment.json cannot be read: ")
     assert "no epoch was measured" in shown(page(summary))
 
@@ -149,11 +160,12 @@ def test_files_that_cannot_be_read_are_a_note(tmp_path: Path) -> None:
 def test_the_cost_of_ninety_epochs_is_the_first_and_the_last_one_repeated(tmp_path: Path) -> None:
     def gets(**options: Any) -> list[float | None]:
         arms = ("penstock-warm", "penstock-cold", "rclone")
-        found = {row.arm.name: row.training_gets for row in told(arms=arms, **options).rows}
+        rows = told(arms=arms, workloads=(RESNET,), **options).rows
+        found = {row.arm.name: training_gets(row.results) for row in rows}
         return [found[arm] for arm in arms]
 
     def once(one: dict[str, Any]) -> None:
-        del one["epochs"][1:]
+        one["epochs"] = [epoch for epoch in one["epochs"] if epoch["epoch"] == 0]
 
     assert gets(tmp_path=tmp_path / "a") == [0, 2000, 90 * 2000]
     assert gets(tmp_path=tmp_path / "b", change=once) == [0, None, None]
@@ -171,7 +183,12 @@ def test_settings_are_told_apart_by_kind_and_by_nothing_that_a_failure_lacks(
     summary = told(tmp_path, arms=BOTH, workloads=workloads, change=early)
     assert [setting.workload.kind for setting in summary.settings] == ["emulated", "read"]
     assert summary.settings[0].workload.accelerator == "h100"
-    assert [len(row.results) for row in summary.rows] == [3, 0, 3, 3]
+    rows = [
+        row
+        for row in summary.rows
+        if row.is_first is None or (row.is_first, row.readers) == (True, 1)
+    ]
+    assert [row.repeats for row in rows] == [3, 0, 3, 3]
 
 
 def told(tmp_path: Path, **options: Any) -> Summary:
@@ -192,40 +209,60 @@ def noisy(one: dict[str, Any]) -> None:
 
 
 def no_limit(one: dict[str, Any]) -> None:
-    one["accelerator_runs"] = [{"accelerators": count, "busy_share": 0.99} for count in (1, 8)]
+    set_busy(one["epochs"], {1: 0.99, 8: 0.99})
 
 
 def limit_in_one_repeat(one: dict[str, Any]) -> None:
     limited = one["arm"]["name"] == "rclone" and one["repeat"] == 1
-    one["accelerator_runs"] = [{"accelerators": 8, "busy_share": 0.09 if limited else 0.99}]
+    set_busy(one["epochs"], {1: 0.99, 8: 0.09 if limited else 0.99})
+
+
+def half_busy(one: dict[str, Any]) -> None:
+    set_busy(one["epochs"], {1: 0.5})
+
+
+def short(one: dict[str, Any]) -> None:
+    for epoch in one["epochs"]:
+        epoch["seconds"] /= 10
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"arms": (*BOTH, "native")},
-         "Penstock warm reads 145 times as fast as rclone mount, at 0.98 of native files."),
+        # First epochs, from empty caches.
         ({"arms": ("penstock-cold", "penstock-planned", "rclone")},
-         "Penstock planned (hinted) reads 24 times as fast as rclone mount."),
-        ({"arms": ("penstock-cold", "juicefs-warm")},
-         "Penstock cold reads at 0.93 of the speed of JuiceFS warm."),
-        # A share of native that may be chance has its interval.
-        ({"arms": ("penstock-warm", "native"), "spread": 0.05},
-         "Penstock warm reads at 1.02 of native files (95% interval 0.93 to 1.13)."),
-        ({"repeats": 1}, "Penstock warm reads 145 times as fast as rclone mount (one repeat: no "
-         "interval)."),
-        ({"change": noisy}, "Penstock warm reads neither faster nor slower than rclone mount, as "
-         "far as the repeats can show."),
+         "From empty caches Penstock planned (hinted) reads 22 times as fast as rclone mount and "
+         "6.1 times as fast as Penstock cold. A warm epoch through Penstock planned reads at 1,518 "
+         "MB/s; that is 134 times as fast as rclone mount."),
+        ({"arms": ("native", "penstock-cold", "penstock-planned", "rclone"),
+          "workloads": (RESNET,), "change": half_busy, "repeats": 1},
+         "In the first epoch, from empty caches, Penstock planned (hinted) keeps an emulated H100 "
+         "of scale 0.25 99.0% busy, Penstock cold 85.1%, rclone mount 21.5%, native files 99.0% "
+         "(one repeat: no interval)."),
         ({"workloads": (RESNET,), "change": limit_in_one_repeat, "repeats": 2},
          "Penstock warm feeds 2 or more emulated H100 at 90% or more busy, rclone mount 1.1."),
         ({"workloads": (RESNET,), "change": no_limit},
          "Penstock warm and rclone mount feed all that was tried (2 emulated H100): storage was "
          "not the limit."),
+        # Warm ones.
+        ({"arms": (*BOTH, "native")},
+         "A warm epoch through Penstock warm reads at 98% of the speed of native files (95% "
+         "interval 98% to 98%); that is 135 times as fast as rclone mount."),
+        ({"change": noisy}, "A warm epoch through Penstock warm reads at 37.4 MB/s; that is "
+         "neither faster nor slower than rclone mount, as far as the repeats can show."),
+        # What an interval leaves open is not named.
+        ({"arms": ("penstock-warm", "native"), "spread": 0.5},
+         "A warm epoch through Penstock warm reads at a share of the speed of native files that "
+         "this run cannot tell: somewhere from 59% to 447%."),
+        ({"arms": ("penstock-warm", "native"), "repeats": 1},
+         "A warm epoch through Penstock warm reads at 98% of the speed of native files (one "
+         "measurement)."),
         ({"change": spoil("penstock-warm")},
          "No valid run of Penstock: there is no figure for it here (3 left out, of which the first "
          "invalid: store-untouched: 12 bytes left the store)."),
-        ({"arms": (*BOTH, "juicefs-warm", "penstock-cold"), "change": spoil("juicefs-warm")},
-         "Penstock warm reads 145 times as fast as rclone mount."),
+        ({"arms": ("penstock-warm", "rclone", "juicefs-warm"), "change": spoil("juicefs-warm")},
+         "A warm epoch through Penstock warm reads at 1,532 MB/s; that is 135 times as fast as "
+         "rclone mount."),
     ],
 )  # fmt: skip
 def test_a_verdict_says_what_the_runs_show(
@@ -238,13 +275,21 @@ def test_the_headline_is_of_what_trains_from_the_farthest_store(tmp_path: Path) 
     verdict = told(
         tmp_path, arms=BOTH, workloads=(READ, RESNET), shapes=(NEAR, FAR), repeats=2
     ).verdict
-    assert verdict.sentence == (
-        "Penstock warm feeds 8.6 emulated H100 at 90% or more busy, rclone mount 0.05."
+    assert verdict.sentence.startswith(
+        "Penstock warm feeds 8.6 emulated H100 at 90% or more busy, rclone mount 0.05. A warm epoch"
     )
-    assert verdict.setting is not None
-    assert verdict.setting.shape.name == "far"
+    assert verdict.headline[0].setting.shape.name == "far"
     assert any(note.startswith("Emulated") for note in verdict.notes)
-    assert "Penstock warm reads 36 times as fast as rclone mount." in dict(verdict.others).values()
+    others = [one.sentence for one in verdict.others]
+    assert any(one.startswith("Penstock warm feeds 8.6") for one in others)
+
+
+def test_epochs_that_are_too_short_to_be_timed_are_named(tmp_path: Path) -> None:
+    assert told(tmp_path / "a", arms=BOTH, shapes=(NEAR,)).verdict.warnings == ()
+    run = told(tmp_path / "b", arms=BOTH, shapes=(NEAR,), change=short)
+    (warning,) = run.verdict.warnings
+    assert warning.startswith("read: an epoch took 14.4 ms, too short to be timed well; a larger")
+    assert warning in shown(page(run))
 
 
 def test_a_picture_is_the_same_each_time_and_takes_the_colours_of_its_page() -> None:
@@ -273,12 +318,12 @@ def test_a_report_is_written_into_the_run_or_elsewhere(tmp_path: Path) -> None:
     text = (tmp_path / "one.html").read_text()
     assert 'href="./a/run/experiments/' in text
     assert "At $0.005 for 1,000 GETs (as given)" in text
-    assert (tmp_path / "two.md").read_text().startswith("**Penstock warm reads")
+    assert (tmp_path / "two.md").read_text().startswith("**A warm epoch through")
     assert not (run / "report.html").exists()
     out, err = report(run)
     assert out.split() == [str(run / n) for n in ("report.html", "report.md", "summary.json")]
     assert all(Path(line).stat().st_mode & 0o777 == 0o644 for line in out.split())
-    assert err.startswith("Penstock warm reads")
+    assert err.startswith("A warm epoch through")
     assert not list(run.glob(".report*"))
     # A folder that is not there, and an ending that nobody knows.
     report(run, "-o", tmp_path / "none" / "report.html", code=2)
@@ -330,9 +375,12 @@ def test_welch_gives_the_chance_and_the_interval_of_a_worked_example() -> None:
     assert holm([0.01, 0.04, None, 0.03]) == pytest.approx([0.03, 0.06, None, 0.06])
 
 
-def result_of(*points: tuple[int, float], scale: float = 1.0, busy: float | None = None) -> Result:
-    workload = Workload(name="w", kind="emulated", accelerator="h100", accelerators=2, scale=scale)
-    epochs = (Epoch(seconds=10.0, samples=100, size_bytes=1000, busy_share=busy),)
+def result_of(*points: tuple[int, float], scale: float = 1.0) -> Result:
+    workload = Workload(name="w", kind="emulated", accelerator="h100", scale=scale)
+    epochs = tuple(
+        Epoch(seconds=10.0, samples=100, size_bytes=1000, busy_share=share, readers=count, number=0)
+        for count, share in points
+    )
     return Result(
         id="i",
         folder="f",
@@ -340,7 +388,6 @@ def result_of(*points: tuple[int, float], scale: float = 1.0, busy: float | None
         workload=workload,
         shape=Shape(name="s"),
         epochs=epochs,
-        accelerator_runs=points,
     )
 
 
@@ -351,7 +398,7 @@ def result_of(*points: tuple[int, float], scale: float = 1.0, busy: float | None
         (result_of((1, 0.99), (2, 0.98), (4, 0.97)), Fed(4.0, at_least=True)),
         (result_of((1, 0.99), (4, 0.95), (8, 0.2)), Fed(4.0)),
         (result_of((1, 0.99), (4, 0.99), (8, 0.7875), scale=0.25), Fed(1.75)),
-        (result_of(busy=0.45), Fed(1.0)),
+        (result_of((2, 0.45)), Fed(1.0)),
     ],
 )
 def test_accelerators_fed_are_those_kept_busy_nine_tenths_of_the_time(
@@ -402,17 +449,16 @@ def test_what_cannot_be_told_says_why(tmp_path: Path) -> None:
 
 def test_rows_that_ask_something_else_are_not_compared(tmp_path: Path) -> None:
     def longer(one: dict[str, Any]) -> None:
-        one["epochs"].append(one["epochs"][-1] | {"epoch": 2})
+        one["epochs"].append(one["epochs"][1] | {"epoch": 2})
         one["workload"]["readers"] = 8
-        one["accelerator_runs"] = one["accelerator_runs"][:2]
 
     near = {"name": "far", "latency_s": 0.001, "bytes_per_s": 50e6}
     a = run_of(tmp_path / "c", workloads=(RESNET,))
     b = run_of(tmp_path / "d", workloads=(RESNET,), shapes=(near,), change=longer)
-    assert set(said(a, b).values()) == {
-        "not the same: latency_s 0.02 and 0.001, readers None and 8, epochs 2 and 3, counts of "
-        "accelerators 1, 2, 4, 8, 16, 32, 64 and 1, 2"
-    }
+    unlike = "not the same: latency_s 0.02 and 0.001, readers None and 8"
+    found = {(row.finding, row.readers > 1) for row in compare_runs(a, b).rows}
+    # Of more accelerators one epoch is measured.
+    assert found == {(f"{unlike}, epochs 2 and 3", False), (unlike, True)}
     with pytest.raises(ResultsError, match="no arm in a common setting"):
         compare_runs(a, run_of(tmp_path / "e", arms=("s3fs",)))
 
@@ -426,15 +472,15 @@ def test_another_data_set_or_machine_is_refused_unless_anyway_and_then_said_loud
         return result.stdout, result.stderr
 
     a, b = run_of(tmp_path / "a"), run_of(tmp_path / "b", faster=2)
-    dataset = json.loads((b / "dataset.json").read_text())
-    samples.write_json(b / "dataset.json", dataset | {"sha256": "ab" * 32})
+    dataset = json.loads((b / "datasets" / "data.json").read_text())
+    samples.write_json(b / "datasets" / "data.json", dataset | {"sha256": "ab" * 32})
     with pytest.raises(ResultsError, match=r"cannot be compared: data sets differ \(sha256 5e"):
         compare_runs(a, b)
     out, err = prints("--anyway")
     assert out.startswith("NOT LIKE WITH LIKE: data sets differ")
     assert err.startswith("WARNING: not like with like: data sets differ")
     assert "> **Not like with like:** data sets differ" in prints("--anyway", "-o", "md")[0]
-    samples.write_json(b / "dataset.json", dataset)
+    samples.write_json(b / "datasets" / "data.json", dataset)
     environment = json.loads((b / "environment.json").read_text())
     samples.write_json(b / "environment.json", environment | {"penstock": "0.2.0"})
     found = json.loads(prints("-o", "json")[0])

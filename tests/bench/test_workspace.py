@@ -23,9 +23,9 @@ from penstock.bench import measure, s3server
 from penstock.bench.arms import Rclone, Site
 from penstock.bench.bareclient import get_epoch
 from penstock.bench.datasets import SMALL_BYTES, Dataset, Entry, make_large, make_small
-from penstock.bench.experiments.states import Trial, settle
+from penstock.bench.experiments.reading import Trial, settle
 from penstock.bench.juicefs import JuiceFS, juicefs_bucket
-from penstock.bench.plans.model import ARMS
+from penstock.bench.plans.arms import ARMS
 from penstock.bench.readers import list_files, read_epoch
 from penstock.bench.s3server import FarServer, S3Server, create_bucket, far_s3, upload
 from penstock.bench.workspace import MARK, BenchError, Workspace, free_port
@@ -329,7 +329,7 @@ def test_a_mounted_peer_is_measured_cold_and_warm(
         settle(trial.arm)
         (warm, *_) = trial.warm(2)
     assert (cold.files, cold.size_bytes) == (20, small.size_bytes)
-    assert cold.memory_bytes > 1_000_000
+    assert cold.used.memory_bytes > 1_000_000
     assert cold.native_ratio is not None
     if os.geteuid() == 0:
         # The kernel counts: at least an open, a read, a flush and a release for each file.

@@ -45,7 +45,7 @@ def experiment(path: Path) -> int:
         return 1
     failure = {"what": "the store is gone", "hint": "wait"} if act == "unreachable" else None
     proofs = [{"name": "cold", "ok": act != "cheat", "detail": "as it should be"}]
-    result = {"schema": 1, "valid": act != "cheat", "failure": failure, "proofs": proofs}
+    result = {"schema": 2, "valid": act != "cheat", "failure": failure, "proofs": proofs}
     (Path(config["output"]) / "result.json").write_text(json.dumps(result))
     return 3 if failure else 0
 

@@ -29,7 +29,7 @@ NEAR: dict[str, Any] = {"name": "near", "latency_s": 0.0, "bytes_per_s": None}
 FAR: dict[str, Any] = {"name": "far", "latency_s": 0.02, "bytes_per_s": 50e6}
 # The long lists of one experiment, of two epochs.
 RAW: dict[str, Any] = {
-    "series.json": {"interval_s": 0.1, "bytes": [1e6] * 100, "epoch_marks_s": [0.0, 5.0]},
+    "series.json": {"interval_s": 0.1, "bytes": [[1e6] * 50] * 2},
     "latencies.json": {"what": "one file", "epochs": [{"seconds": [0.01, 0.02, 0.04]}] * 2},
     "steps.json": {"epochs": [{"load_s": [0.1], "compute_s": [0.2], "barrier_s": [0.0]}] * 2},
 }
@@ -82,11 +82,13 @@ def result(
         away = stored and system not in ("native", "ceiling")
         epochs.append(
             {
-                "epoch": number,
+                "epoch": number if wanted else None,
+                "state": "warm" if not away else "cold" if share == 0 else state,
+                "readers": 1 if wanted else 4,
                 "seconds": seconds,
                 "samples": FILES,
                 "bytes": SIZE_BYTES,
-                "busy_s": busy_s,
+                "busy_s": busy_s or None,
                 "busy_share": busy_s / seconds if busy_s else None,
                 "first_batch_s": seconds / 40,
                 "store": {
@@ -102,13 +104,11 @@ def result(
             }
         )
     capacity = first * noise() / wanted if wanted else 0.0
-    runs = [
-        {"accelerators": count, "busy_share": min(0.992, capacity / count)}
-        for count in (1, 2, 4, 8, 16, 32, 64)
-        if wanted
-    ]
+    # By more accelerators at once; the first number is the one that has all epochs.
+    shares = {count: min(0.992, capacity / count) for count in (1, 2, 4, 8, 16, 32, 64) if wanted}
+    set_busy(epochs, shares)
     return {
-        "schema": 1,
+        "schema": 2,
         "id": f"{arm}-{workload['name']}-{shape['name']}-r{repeat}",
         "arm": {
             "name": arm,
@@ -131,8 +131,18 @@ def result(
         "proofs": [{"name": "as-claimed", "ok": True, "detail": "0 bytes left the store"}],
         "failure": None,
         "epochs": epochs,
-        "accelerator_runs": runs,
     }
+
+
+def set_busy(epochs: list[dict[str, Any]], shares: dict[int, float]) -> None:
+    """Let the first epoch be this busy, by each number of accelerators."""
+    first, *later = [one for one in epochs if one["readers"] == 1 or one["epoch"] is None]
+    epochs[:] = [first, *later]
+    for count, share in shares.items():
+        one = first if count == 1 else first | {"readers": count}
+        one["busy_share"] = share
+        if count > 1:
+            epochs.append(one)
 
 
 def write_around(folder: Path) -> None:
@@ -153,8 +163,9 @@ def write_around(folder: Path) -> None:
             "started": "2026-01-05T12:00:00+00:00",
         },
     )
+    (folder / "datasets").mkdir(exist_ok=True)
     write_json(
-        folder / "dataset.json",
+        folder / "datasets" / "data.json",
         {
             "form": "jpeg",
             "files": FILES,
@@ -199,7 +210,7 @@ def invalidate(one: dict[str, Any], name: str, said: str) -> None:
 
 
 def fail(one: dict[str, Any], what: str, hint: str = "") -> None:
-    one.update(valid=False, epochs=[], accelerator_runs=[], failure={"what": what, "hint": hint})
+    one.update(valid=False, epochs=[], failure={"what": what, "hint": hint})
 
 
 HOSTILE = "<script>alert(1)</script> \"数据集\" & 'x' \u202eexe\x00 | `b` [a](http://evil.example/)"

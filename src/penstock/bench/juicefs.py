@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.bench.arms import TRUSTED_S, Mount, Site
 from penstock.bench.datasets import Dataset
-from penstock.bench.plans.model import ArmPlan
+from penstock.bench.plans.arms import ArmPlan
 from penstock.bench.workspace import Process, find_program, free_port, in_parallel, wait_until
 from penstock.units import MIB
 

@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -193,6 +193,9 @@ class StoreCounts:
     gets: int | None  # of objects
     get_bytes: int
     other_requests: int | None  # listings, HEADs, and all that writes
+
+    def to_json(self) -> dict[str, int | None]:
+        return asdict(self)
 
     def since(self, before: "StoreCounts") -> "StoreCounts":
         return StoreCounts(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from penstock.bench.alluxio import Alluxio
 from penstock.bench.arms import Arm, Ceiling, Native, Penstock, Rclone, S3fs, Site
 from penstock.bench.juicefs import JuiceFS
-from penstock.bench.plans.model import ARMS, ArmPlan, System
+from penstock.bench.plans.arms import ARMS, ArmPlan, System
 from penstock.bench.workspace import BenchError
 from penstock.errors import UsageError
 

@@ -174,11 +174,10 @@ def _print_outcome(outcome: "Outcome", output: str) -> int:
         click.echo((outcome.results / "summary.json").read_text(), nl=False)
         return outcome.exit_code
     if outcome.done:
-        from penstock.bench.reporting.console import print_summary
         from penstock.bench.reporting.summary import summary_of
         from penstock.bench.reporting.tables import output_console
 
-        print_summary(summary_of(outcome.results), output_console())
+        summary_of(outcome.results).print(output_console())
     click.echo(str(outcome.results))
     return outcome.exit_code
 

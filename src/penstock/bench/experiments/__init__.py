@@ -2,8 +2,8 @@
 
 python -Pm penstock.bench.experiments CONFIG.json
 
-running     one experiment with epochs           states      one arm cold, cached and warm
-feeding     the program that reads               loading     the same behind a PyTorch DataLoader
+running     one experiment                       reading     one arm read cold, cached and warm
+feeding     the program that trains              loading     the same behind a PyTorch DataLoader
 programs    gated programs, real training jobs   storeline   the line to the store, counted
 proofs      is it cold, is it warm, was it all   results     the files that an experiment writes
 

@@ -67,7 +67,7 @@ def _run(config: ExperimentConfig, result: Result) -> None:
     with (
         Workspace(Path(config.medium)) as workspace,
         open_line(
-            workspace, access, config.experiment.shape, direct=workload.kind == "states"
+            workspace, access, config.experiment.shape, direct=workload.kind == "read"
         ) as line,
     ):
         site = Site(

@@ -1,4 +1,4 @@
-"""The program that reads: several epochs, on several emulated accelerators or by plain readers.
+"""The program that trains: several epochs, on several emulated accelerators.
 
     python -Pm penstock.bench.experiments.feeding CONFIG.json
 
@@ -9,7 +9,7 @@ them when nothing asks for an order. Bytes are dropped as soon as they have been
 
 After each step a rank waits until all the others have computed theirs too, as a distributed
 training does when it exchanges gradients; the parent is where they meet. A rank without batches
-left is not waited for. Plain readers have no steps: each reads its share as fast as it can.
+left is not waited for.
 
 After each epoch the parent reads a FIFO, so that the process that measures can look around while
 the ranks, their memory and their plans still exist. The figures of an epoch are in
@@ -192,7 +192,7 @@ class ReaderConfig:
     items: tuple[Item, ...]
     ranks: int
     threads: int  # of each rank
-    batch: int | None  # None: plain readers
+    batch: int
     step_s: float
     epochs: int
     seed: int
@@ -218,7 +218,7 @@ def share_of(config: ReaderConfig, epoch: int, rank: int) -> "array[int]":
 
 
 class Rank:
-    """One process: an accelerator or a reader."""
+    """One process: an accelerator."""
 
     def __init__(self, config: ReaderConfig, number: int, line: socket.socket) -> None:
         self._config = config
@@ -237,12 +237,8 @@ class Rank:
             if self._plan_publisher is not None:
                 self._plan_publisher.begin(epoch)
             start_s = time.monotonic()
-            if self._config.batch is None:
-                log, figures, steps = self._read(items), None, []
-                end_s = time.monotonic()
-            else:
-                log, figures, steps = self._train(items, epoch, self._config.batch)
-                end_s = start_s + figures["seconds"]
+            log, figures, steps = self._train(items, epoch)
+            end_s = start_s + figures["seconds"]
             after = resource.getrusage(resource.RUSAGE_SELF)
             self._write(
                 epoch,
@@ -261,24 +257,8 @@ class Rank:
             self._line.sendall(_ENDED)
         self._line.recv(1)  # nothing, when the parent ends
 
-    def _read(self, items: list[str]) -> Log:
-        read, log = self._make_reader(), Log()
-        for item in items:
-            if self._plan_publisher is not None:
-                self._plan_publisher.taken()
-            samples = read(item)
-            while True:
-                start_s = time.monotonic()
-                size_bytes = next(samples, None)
-                if size_bytes is None:
-                    break
-                log.add(start_s, time.monotonic(), size_bytes)
-        return log
-
-    def _train(
-        self, items: list[str], epoch: int, batch: int
-    ) -> tuple[Log, dict[str, Any], list[Step]]:
-        config = self._config
+    def _train(self, items: list[str], epoch: int) -> tuple[Log, dict[str, Any], list[Step]]:
+        config, batch = self._config, self._config.batch
         loader = Loader(
             items,
             self._make_reader,

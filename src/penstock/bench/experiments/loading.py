@@ -85,7 +85,6 @@ def collate(sizes: list[int]) -> Batch:
 
 def make_loader(config: ReaderConfig) -> Iterable[Batch]:
     assert config.root is not None
-    assert config.batch is not None
     files = Files(config.root)
     generator = torch.Generator().manual_seed(config.seed)
     sampler: Sampler[int] = RandomSampler(files, generator=generator)
@@ -105,7 +104,6 @@ def make_loader(config: ReaderConfig) -> Iterable[Batch]:
 
 def run(config: ReaderConfig) -> None:
     loader = make_loader(config)
-    assert config.batch is not None
     accelerator = Accelerator(config.batch, config.step_s)
     for epoch in range(config.epochs):
         if epoch:

@@ -110,6 +110,10 @@ class JobEpoch:
     reported: dict[str, Any]
 
     @property
+    def number(self) -> int:
+        return self.reported["epoch"]
+
+    @property
     def images(self) -> int:
         return round(
             self.reported.get("images") or self.reported["images_per_s"] * self.reported["seconds"]
@@ -119,13 +123,13 @@ class JobEpoch:
         reported = self.reported
         wait_share: float = reported["data_wait_share"]
         return {
-            "epoch": reported["epoch"],
+            "epoch": self.number,
+            "readers": 1,
             "seconds": reported["seconds"],
             "samples": self.images,
             "images_per_s": reported["images_per_s"],
             "busy_s": reported["seconds"] * (1 - wait_share),
             "busy_share": 1 - wait_share,
-            "wait_s": reported["seconds"] * wait_share,
             "first_batch_s": None,
             "top1": reported.get("top1"),
             "top5": reported.get("top5"),

@@ -1,6 +1,8 @@
 """What an experiment leaves behind: result.json, series.json, steps.json, latencies.json.
 
-Collects; knows the files of the program that reads (`feeding`), and nothing of systems.
+Whatever the workload, `epochs` of result.json has one item for each measured epoch; the lists of
+the other files are in the same order. Collects; knows the files of the program that trains
+(`feeding`), and nothing of systems.
 """
 
 import json
@@ -17,10 +19,14 @@ from penstock.bench.experiments.feeding import INTERVAL_S, MOST_STEPS
 from penstock.bench.experiments.proofs import Proof
 from penstock.bench.plans.experiments import ExperimentConfig
 from penstock.bench.plans.model import WorkloadPlan
+from penstock.bench.readers import quantiles
 from penstock.bench.systems import title_of
 
+SCHEMA = 2
+Figures = dict[str, Any]  # JSON
 
-def head_of(config: ExperimentConfig) -> dict[str, Any]:
+
+def head_of(config: ExperimentConfig) -> Figures:
     """Return the parts of result.json that are known before anything runs, without the workload."""
     experiment = config.experiment
     arm = experiment.arm
@@ -48,9 +54,9 @@ def head_of(config: ExperimentConfig) -> dict[str, Any]:
     }
 
 
-def workload_head(workload: WorkloadPlan, manifest: DatasetManifest | None) -> dict[str, Any]:
+def workload_head(workload: WorkloadPlan, manifest: DatasetManifest | None) -> Figures:
     """Return the workload of result.json. Emulated ones are labelled so, with their source."""
-    head: dict[str, Any] = {
+    head: Figures = {
         "name": workload.name,
         "kind": workload.kind,
         "model": workload.model,
@@ -87,103 +93,58 @@ def accelerator_of(workload: WorkloadPlan) -> Accelerator:
     return published(workload.model, workload.accelerator).scaled(workload.scale)
 
 
-SCHEMA = 1
-_QUANTILES = 1000
-
-
 @dataclass(frozen=True, slots=True)
 class EpochRead:
-    """One epoch as its readers saw it: all ranks together."""
+    """One epoch as its accelerators saw it: all ranks together."""
 
     epoch: int
     ranks: Sequence[Mapping[str, Any]]
+    loading_s: float = 0.0  # of a load before the first batch, in which they waited
 
     @classmethod
-    def load(cls, folder: Path, epoch: int, ranks: int) -> "EpochRead":
+    def load(cls, folder: Path, epoch: int, ranks: int, loading_s: float = 0.0) -> "EpochRead":
         files = [folder / f"epoch-{epoch}-rank-{rank}.json" for rank in range(ranks)]
-        return cls(epoch, [json.loads(file.read_text()) for file in files])
+        return cls(epoch, [json.loads(file.read_text()) for file in files], loading_s)
 
-    def begun_earlier(self, seconds: float) -> "EpochRead":
-        """Return this epoch with so much waiting before its first batch."""
-        shift = {"start_s", "end_s"}
-        return EpochRead(
-            self.epoch,
-            [
-                {name: value + seconds if name in shift else value for name, value in rank.items()}
-                for rank in self.ranks
-            ],
+    def sum(self, name: str) -> Any:
+        return sum(rank[name] for rank in self.ranks)
+
+    def figures(self) -> Figures:
+        """Return what result.json has of it. An epoch lasts from the common start until the last
+        rank is done, and none goes on before all have their first batch. Busy is the mean over
+        accelerators, by the published step time; its share is without the wait for the first
+        batch, as MLPerf Storage defines it."""
+        seconds = self.loading_s + max(rank["end_s"] for rank in self.ranks)
+        busy_s = statistics.fmean(rank["figures"]["busy_s"] for rank in self.ranks)
+        first_s = self.loading_s + max(
+            rank["start_s"] + rank["figures"]["first_batch_s"] for rank in self.ranks
         )
-
-    @property
-    def seconds(self) -> float:
-        """Return the time from the common start until the last rank was done."""
-        return max(rank["end_s"] for rank in self.ranks)
-
-    @property
-    def samples(self) -> int:
-        return sum(rank["samples"] for rank in self.ranks)
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(rank["bytes"] for rank in self.ranks)
-
-    @property
-    def cpu_s(self) -> float:
-        return sum(rank["cpu_s"] for rank in self.ranks)
-
-    @property
-    def first_batch_s(self) -> float:
-        """Return the time until the last rank had one: none goes on before."""
-        return max(rank["start_s"] + rank["figures"]["first_batch_s"] for rank in self.ranks)
-
-    @property
-    def busy_s(self) -> float:
-        """Return the mean over accelerators, by the published step time."""
-        return statistics.fmean(rank["figures"]["busy_s"] for rank in self.ranks)
-
-    @property
-    def busy_share(self) -> float:
-        """Return the share as MLPerf Storage defines it: without the wait for the first batch."""
-        return self.busy_s / (self.seconds - self.first_batch_s)
-
-    def figures(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        return {
             "epoch": self.epoch,
-            "seconds": self.seconds,
-            "samples": self.samples,
-            "bytes": self.size_bytes,
+            "readers": len(self.ranks),
+            "seconds": seconds,
+            "samples": self.sum("samples"),
+            "bytes": self.sum("bytes"),
+            "busy_s": busy_s,
+            "busy_share": busy_s / (seconds - first_s),
+            "first_batch_s": first_s,
         }
-        if self.emulated:
-            found |= {
-                "busy_s": self.busy_s,
-                "busy_share": self.busy_share,
-                "busy_share_with_first_batch": self.busy_s / self.seconds,
-                "wait_s": self.seconds - self.busy_s,
-                "first_batch_s": self.first_batch_s,
-            }
-        return found
-
-    @property
-    def emulated(self) -> bool:
-        return self.ranks[0]["figures"] is not None
 
     def steps(self) -> dict[str, list[float]]:
         """Return the mean over the ranks that made the step."""
         made: list[list[Mapping[str, float]]] = [rank["steps"] for rank in self.ranks]
         count = min(MOST_STEPS, max(map(len, made)))
+
+        def mean(name: str, number: int) -> float:
+            return statistics.fmean(steps[number][name] for steps in made if number < len(steps))
+
         return {
-            name: [
-                round(
-                    statistics.fmean(steps[number][name] for steps in made if number < len(steps)),
-                    6,
-                )
-                for number in range(count)
-            ]
+            name: [round(mean(name, number), 6) for number in range(count)]
             for name in ("load_s", "compute_s", "barrier_s")
         }
 
     def latencies(self) -> list[float]:
-        return quantiles(sorted(second for rank in self.ranks for second in rank["seconds"]))
+        return quantiles([second for rank in self.ranks for second in rank["seconds"]])
 
     def series(self, name: str) -> list[int]:
         columns: list[list[int]] = [rank[name] for rank in self.ranks]
@@ -194,31 +155,26 @@ class EpochRead:
         return total
 
 
-def quantiles(ascending: Sequence[float], most: int = _QUANTILES) -> list[float]:
-    """Return at most so many values, evenly spaced, with the first and the last."""
-    if len(ascending) <= most:
-        return list(ascending)
-    last = len(ascending) - 1
-    return [ascending[round(place * last / (most - 1))] for place in range(most)]
-
-
 @dataclass(slots=True)
 class Result:
     """Grows while the experiment runs, and is written whatever ends it."""
 
-    head: dict[str, Any]  # id, arm, workload, shape, repeat, order, seed, started
+    head: Figures  # id, arm, workload, shape, repeat, order, seed, started
     proofs: list[Proof] = field(default_factory=list[Proof])
-    epochs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    reads: list[EpochRead] = field(default_factory=list[EpochRead])
-    runs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    samples: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])  # of states
+    epochs: list[Figures] = field(default_factory=list[Figures])
+    latencies: list[Sequence[float]] = field(default_factory=list[Sequence[float]])
+    reads: list[EpochRead] = field(default_factory=list[EpochRead])  # of emulated accelerators
     figures: dict[str, float] = field(default_factory=dict[str, float])  # of management
-    failure: dict[str, Any] | None = None
+    failure: Figures | None = None
     latency_of: str = "open, read and close of one file"
 
     @property
     def valid(self) -> bool:
         return self.failure is None and bool(self.proofs) and all(p.ok for p in self.proofs)
+
+    def add(self, figures: Figures, latencies_s: Sequence[float] = ()) -> None:
+        self.epochs.append(figures)
+        self.latencies.append(latencies_s)
 
     def write(self, folder: Path, seconds: float) -> None:
         document = {
@@ -229,27 +185,19 @@ class Result:
             "proofs": [asdict(proof) for proof in self.proofs],
             "failure": self.failure,
             "epochs": self.epochs,
-            "accelerator_runs": self.runs,
-            "samples": self.samples,
             "figures": self.figures,
         }
-        series: dict[str, Any] = {
-            "interval_s": INTERVAL_S,
-            "bytes": [],
-            "samples": [],
-            "epoch_marks_s": [],
+
+        def write(name: str, content: Mapping[str, Any]) -> None:
+            (folder / name).write_text(json.dumps(content, indent=1) + "\n")
+
+        # Of every epoch a list, which begins with its first second.
+        series = {
+            name: [read.series(f"series_{name}") for read in self.reads]
+            for name in ("bytes", "samples")
         }
-        for read in self.reads:
-            series["epoch_marks_s"].append(len(series["bytes"]) * INTERVAL_S)
-            series["bytes"] += read.series("series_bytes")
-            series["samples"] += read.series("series_samples")
-        steps = [read.steps() for read in self.reads if read.emulated]
-        latencies = [{"seconds": read.latencies()} for read in self.reads]
-        _write(folder / "series.json", series)
-        _write(folder / "steps.json", {"epochs": steps})
-        _write(folder / "latencies.json", {"what": self.latency_of, "epochs": latencies})
-        _write(folder / "result.json", document)  # last: the others are there then
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=1) + "\n")
+        write("series.json", {"interval_s": INTERVAL_S, **series})
+        write("steps.json", {"epochs": [read.steps() for read in self.reads]})
+        latencies = [{"seconds": list(seconds)} for seconds in self.latencies]
+        write("latencies.json", {"what": self.latency_of, "epochs": latencies})
+        write("result.json", document)  # last: the others are there then

@@ -1,11 +1,11 @@
 """One experiment, from an empty folder to its figures: what is done, and in which order.
 
     mount        a fresh cache and a fresh mount, after pages were dropped; filled first if warm
-    epochs       the program that reads, measured at its gate between them
+    epochs       the program that trains, measured at its gate between them
     accelerators more of them, one epoch each, from the same state
     proofs       collected on the way
 
-A workload that reads in every state is in `states`.
+The workload `read` is in `reading`.
 
 Whatever ends it, the arm is stopped. Main thread only, as its workspace.
 """
@@ -16,7 +16,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ from penstock.bench.experiments import proofs
 from penstock.bench.experiments.feeding import Item, ReaderConfig
 from penstock.bench.experiments.programs import GatedProgram, JobEpoch, TrainingRun, gated_program
 from penstock.bench.experiments.proofs import Proof
-from penstock.bench.experiments.results import EpochRead, Result, accelerator_of
-from penstock.bench.experiments.states import BARE, StatesRun, settle
+from penstock.bench.experiments.reading import ReadRun, make_warm, settle
+from penstock.bench.experiments.results import EpochRead, Figures, Result, accelerator_of
 from penstock.bench.experiments.storeline import StoreCounts, StoreLine
 from penstock.bench.plans.experiments import ExperimentConfig
 from penstock.bench.plans.model import JobPlan
@@ -56,11 +56,11 @@ class Snapshot:
         now: dict[str, int] = self.statistics["hit_bytes"]
         return {tier: size - earlier.get(tier, 0) for tier, size in now.items()}
 
-    def costs_since(self, before: "Snapshot") -> dict[str, Any]:
+    def costs_since(self, before: "Snapshot") -> Figures:
         """Return the costs as an epoch of result.json has them."""
         used = self.usage.since(before.usage)
         return {
-            "store": asdict(self.store_counts_since(before)),
+            "store": self.store_counts_since(before).to_json(),
             "hit_bytes": self.hits_since(before),
             "cpu_s": {"system": used.cpu_s, "readers": None},
             "memory_bytes": used.memory_bytes,
@@ -73,7 +73,10 @@ def take_snapshot(arm: Arm, line: StoreLine) -> Snapshot:
 
 
 PART = "readers"
-_FILLERS = 4  # processes that read everything once, where a system has no warm-up of its own
+_FILLERS = 4  # processes that read everything before a warm epoch
+# A later epoch that fetches more than this was not warm: the system did not keep all it had read.
+_LITTLE = 0.01
+_JOB_SLACK = 0.05
 
 ReportPhase = Callable[[str, float], None]  # a phase, and how much of the experiment is done
 
@@ -98,7 +101,7 @@ class ExperimentRun:
         self._is_cold = self._plan.state != "warm"
         # A cache for a share of the data is not seen behind pages that the kernel keeps of all.
         self._drops = self._plan.drops_pages or self._plan.cache_share < 1
-        if self._plan.system == "ceiling" or self._workload.kind in ("job", "states"):
+        if self._plan.system == "ceiling" or self._workload.kind in ("job", "read"):
             self._drops = False
         self._counts = self._workload.accelerators
         self._epochs_left = self._workload.epochs + len(self._counts) - 1
@@ -121,11 +124,6 @@ class ExperimentRun:
     def _check(self) -> None:
         if self._drops and not measure.can_drop_pages():
             raise BenchError(f"{self._plan.name}: pages cannot be dropped", hint="run it as root")
-        if self._plan.state == "loaded" and self._workload.kind != "loader":
-            raise UsageError(
-                f"{self._plan.name}: the state loaded goes with workloads of the kind loader",
-                hint="name the workload's arms in its field `arms`",
-            )
         files, ranks = len(self._site.dataset.entries), max(self._counts)
         if self._manifest.layout != "files" and files < ranks:
             raise UsageError(
@@ -134,8 +132,8 @@ class ExperimentRun:
             )
 
     def _measure(self) -> None:
-        if self._workload.kind == "states":
-            self._states()
+        if self._workload.kind == "read":
+            self._read()
             return
         if isinstance(self._workload, JobPlan):
             with self._mounted():
@@ -144,28 +142,28 @@ class ExperimentRun:
             return
         first, *more = self._counts
         with self._mounted():
-            self._epochs(first, self._workload.epochs, main=True)
+            self._epochs(first, self._workload.epochs)
             if not self._is_cold:
                 for count in more:
-                    self._epochs(count, 1, main=False)
+                    self._epochs(count, 1)
             self._last_proofs()
         if self._is_cold:
             for count in more:
                 with self._mounted():
-                    self._epochs(count, 1, main=False)
+                    self._epochs(count, 1)
 
-    def _states(self) -> None:
-        run = StatesRun(
+    def _read(self) -> None:
+        run = ReadRun(
             self._arm,
             self._workload,
             self._line,
             seed=self._config.experiment.seed,
             progress=lambda phase: self._report(phase, 0.5),
             prove=self._prove,
+            fill=self._fill,
         )
         for sample in run.run():
-            name = sample.arm if sample.arm == BARE else self._plan.name
-            self._result.samples.append(replace(sample, arm=name).to_json())
+            self._result.add(sample.figures(), sample.epoch.latencies_s)
             self._result.head["arm"]["command"] = " ".join(self._arm.command)
             self._keep_logs()
 
@@ -195,8 +193,9 @@ class ExperimentRun:
             self._prove(proofs.cache_empty(arm.cache))
 
     def _fill(self) -> None:
-        """Fill the cache before the clock starts, at the full speed of the line."""
-        arm = self._arm
+        """Make the arm warm before the clock starts, at the full speed of the line: all files are
+        in the local cache and, unless pages are dropped anyway, in the page cache."""
+        arm, seed = self._arm, self._config.experiment.seed
         if self._plan.system == "ceiling":
             return
         with self._line.unshaped():
@@ -204,21 +203,19 @@ class ExperimentRun:
                 arm.warm()
             else:
                 entries = self._site.dataset.entries
-                seed = self._config.experiment.seed
                 read_epoch(self._site.workspace, arm.root, entries, readers=_FILLERS, seed=seed)
             if isinstance(arm, Mount):
                 settle(arm)
-        if self._drops:
-            measure.drop_pages()
-        elif not isinstance(arm, Mount):
-            self._prove(proofs.pages_resident(self._site.dataset))
+            if self._drops:
+                measure.drop_pages()
+            elif (proof := make_warm(arm, readers=_FILLERS, seed=seed + 1)) is not None:
+                self._prove(proof)
 
-    def _epochs(self, count: int, epochs: int, *, main: bool) -> None:
-        folder = self._site.workspace.folder / f"readings-{count}-{'main' if main else 'more'}"
+    def _epochs(self, count: int, epochs: int) -> None:
+        folder = self._site.workspace.folder / f"readings-{count}"
         folder.mkdir()
         readers = self._reader_config(count, epochs, folder)
-        shares: list[float] = []
-        self._about = "" if main else f" ({count} accelerators)"
+        self._about = "" if count == self._counts[0] else f" ({count} accelerators)"
         before = take_snapshot(self._arm, self._line)
         loading_s = self._load() if self._plan.state == "loaded" else 0.0
         self._report("epoch 1", self._done)
@@ -226,16 +223,13 @@ class ExperimentRun:
             for epoch in range(epochs):
                 program.wait_for(epoch)
                 after = take_snapshot(self._arm, self._line)
-                read = EpochRead.load(folder, epoch, readers.ranks)
-                if epoch == 0:
-                    read = read.begun_earlier(loading_s)
-                figures = self._figures(read, before, after)
+                read = EpochRead.load(folder, epoch, readers.ranks, 0.0 if epoch else loading_s)
+                costs = after.costs_since(before)
+                costs["cpu_s"]["readers"] = read.sum("cpu_s")
+                figures = self._named(epoch, after.store_counts_since(before)) | read.figures()
+                self._result.add(figures | costs, read.latencies())
+                self._result.reads.append(read)
                 self._prove_epoch(read, before, after, readers)
-                if main:
-                    self._result.epochs.append(figures)
-                    self._result.reads.append(read)
-                if read.emulated:
-                    shares.append(read.busy_share)
                 self._epochs_left -= 1
                 if epoch + 1 < epochs:
                     self._report(f"epoch {epoch + 2}", self._done)
@@ -245,15 +239,19 @@ class ExperimentRun:
                 # A loader's script ends after its last epoch.
                 if epoch + 1 < epochs or self._workload.kind != "loader":
                     program.go_on()
-        if shares:
-            # Cold is only the first epoch; warm are all.
-            self._result.runs.append(
-                {
-                    "accelerators": count,
-                    "busy_share": shares[0] if self._is_cold else sum(shares) / len(shares),
-                    "busy_share_by_epoch": shares,
-                }
-            )
+
+    def _named(self, epoch: int, counts: StoreCounts) -> Figures:
+        """Return the arm and the state of an epoch, as the glossary has it."""
+        plan = self._plan
+        if epoch == 0 and self._is_cold:
+            state = plan.state
+        elif plan.cache_share == 0 and plan.system not in ("native", "ceiling"):
+            state = "cold"
+        elif plan.cache_share < 1 or counts.get_bytes > _LITTLE * self._site.dataset.size_bytes:
+            state = "partial"
+        else:
+            state = "cached" if self._drops else "warm"
+        return {"arm": plan.name, "state": state}
 
     def _load(self) -> float:
         """Load everything before the first epoch, and return how long that took."""
@@ -276,11 +274,11 @@ class ExperimentRun:
             self._report("epoch 1", self._done)
             for epoch in job.epochs(epochs):
                 after = take_snapshot(self._arm, self._line)
-                figures = epoch.figures() | after.costs_since(before)
-                self._result.epochs.append(figures)
+                named = self._named(epoch.number, after.store_counts_since(before))
+                self._result.add(named | epoch.figures() | after.costs_since(before))
                 self._prove_job_epoch(epoch, before, after)
                 self._epochs_left -= 1
-                self._report(f"epoch {epoch.reported['epoch'] + 2}", self._done)
+                self._report(f"epoch {epoch.number + 2}", self._done)
                 before = after
             job.wait()
         finally:
@@ -290,7 +288,7 @@ class ExperimentRun:
         """Prove an epoch of a job. A training may leave out a last batch that is not full, and
         images for validation, so it reports itself what it read. Pages cannot be dropped while it
         runs, so only its first epoch is cold."""
-        number: int = epoch.reported["epoch"]
+        number = epoch.number
         share = epoch.images / self._manifest.samples
         read = Proof(
             f"read-epoch-{number + 1}",
@@ -321,21 +319,19 @@ class ExperimentRun:
 
     def _reader_config(self, count: int, epochs: int, folder: Path) -> ReaderConfig:
         workload, dataset = self._workload, self._site.dataset
-        accelerator = accelerator_of(workload) if workload.emulates else None
-        threads, planned = 1, self._is_planned
-        if workload.kind == "emulated":
-            threads = published(workload.model, workload.accelerator).read_threads
-        elif workload.kind == "loader":
+        accelerator, planned = accelerator_of(workload), self._is_planned
+        threads = published(workload.model, workload.accelerator).read_threads
+        if workload.kind == "loader":
             threads = workload.workers
             planned = planned and self._plan.planned_by == "sampler"
         return ReaderConfig(
             root=None if self._plan.system == "ceiling" else str(self._arm.root),
             layout=self._manifest.layout,
             items=_items(dataset, self._manifest.samples),
-            ranks=count if workload.emulates else workload.readers[-1],
+            ranks=count,
             threads=threads,
-            batch=accelerator.batch if accelerator is not None else None,
-            step_s=accelerator.step_s if accelerator is not None else 0.0,
+            batch=accelerator.batch,
+            step_s=accelerator.step_s,
             epochs=epochs,
             seed=self._config.experiment.seed,
             planned=planned,
@@ -343,19 +339,13 @@ class ExperimentRun:
             output=str(folder),
         )
 
-    def _figures(self, read: EpochRead, before: Snapshot, after: Snapshot) -> dict[str, Any]:
-        costs = after.costs_since(before)
-        costs["cpu_s"]["readers"] = read.cpu_s
-        readers = measure.usage(self._site.workspace.processes(PART))
-        return read.figures() | costs | {"reader_memory_bytes": readers.memory_bytes}
-
     def _prove_epoch(
         self, read: EpochRead, before: Snapshot, after: Snapshot, readers: ReaderConfig
     ) -> None:
         dataset = self._site.dataset
         epoch, counts = read.epoch, after.store_counts_since(before)
         wanted = (self._manifest.samples, dataset.size_bytes)
-        self._prove(proofs.whole(epoch, read.samples, read.size_bytes, wanted))
+        self._prove(proofs.whole(epoch, read.sum("samples"), read.sum("bytes"), wanted))
         if after.statistics is not None and epoch == 0:
             plans: list[dict[str, Any]] = after.statistics["plans"]
             files = len(dataset.entries)
@@ -367,15 +357,19 @@ class ExperimentRun:
         self._prove_store(epoch, counts)
 
     def _prove_store(self, epoch: int, counts: StoreCounts, read_share: float = 1.0) -> None:
-        dataset, share = self._site.dataset, self._plan.cache_share
-        if not isinstance(self._arm, Mount):
-            self._prove(proofs.nothing_from_the_store(counts, dataset, epoch))
-        elif self._is_cold and (share == 0 or epoch == 0):
-            self._prove(proofs.part_from_the_store(counts, dataset, epoch, read_share))
-        elif 0 < share < 1:
-            self._prove(proofs.rest_from_the_store(counts, dataset, epoch, share))
-        elif not self._is_cold:
-            self._prove(proofs.nothing_from_the_store(counts, dataset, epoch))
+        """`read_share`: a job may read a part of the data, and it is not known how large those
+        files are: about as others."""
+        size_bytes, share = self._site.dataset.size_bytes, self._plan.cache_share
+        number = f"epoch-{epoch + 1}"
+        if isinstance(self._arm, Mount) and self._is_cold and (share == 0 or epoch == 0):
+            least = 1.0 if read_share == 1 else 1 - _JOB_SLACK
+            read_bytes = size_bytes * read_share
+            self._prove(proofs.from_the_store(f"cold-{number}", counts, read_bytes, least))
+        elif isinstance(self._arm, Mount) and 0 < share < 1:
+            name = f"partly-cached-{number}"
+            self._prove(proofs.rest_from_the_store(name, counts, size_bytes, self._plan))
+        elif not (isinstance(self._arm, Mount) and self._is_cold):
+            self._prove(proofs.nothing_from_the_store(f"warm-{number}", counts, size_bytes))
 
     def _last_proofs(self) -> None:
         arm = self._arm

@@ -13,9 +13,9 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
+from penstock.bench.plans.arms import ArmPlan
 from penstock.bench.plans.model import (
     WITHOUT_DATA,
-    ArmPlan,
     JobPlan,
     Plan,
     Shape,
@@ -143,14 +143,35 @@ def _combinations(plan: Plan) -> Iterator[tuple[ArmPlan, WorkloadPlan, Shape, st
                         yield arm, workload, shape, name
 
 
+CACHED_ROUNDS = 3  # of the workload `read`
+
+
+def states_of(arm: ArmPlan, workload: WorkloadPlan) -> tuple[str, ...]:
+    """Return the states in which the workload `read` measures an arm, in the order of the epochs.
+
+    Without a cache every read goes to the store, and with one for a part of the data the kernel's
+    pages would hide it. Native files are never cold: they lie where they are read.
+    """
+    possible = {"cold", "cached", "warm"}
+    if arm.cache_share == 0:
+        possible = {"cold"}
+    elif arm.cache_share < 1:
+        possible = {"cold", "cached"}
+    elif arm.state == "warm":
+        possible = {"cached", "warm"}
+    first = "planned" if arm.state == "planned" else "cold"
+    return tuple(first if one == "cold" else one for one in workload.states if one in possible)
+
+
 def read_bytes(experiment: Experiment, size_bytes: int) -> int:
     """Return what it reads in all of its epochs, about; native neighbours are left out."""
-    workload = experiment.workload
-    if experiment.arm.system == "ceiling":
+    arm, workload = experiment.arm, experiment.workload
+    if arm.system == "ceiling":
         return 0
-    if workload.kind == "states":  # each count of readers cold, cached and warm
-        cold = len(workload.reader_counts) * workload.cold_rounds
-        return size_bytes * (cold + len(workload.reader_counts) * (3 + workload.rounds))
+    if workload.kind == "read":
+        rounds = {"cached": CACHED_ROUNDS, "warm": workload.rounds}
+        measured = (rounds.get(one, workload.cold_rounds) for one in states_of(arm, workload))
+        return size_bytes * len(workload.reader_counts) * sum(measured)
     passes = len(workload.accelerators) if workload.kind == "emulated" else 1
     return size_bytes * workload.epochs * passes
 
@@ -161,8 +182,11 @@ def store_bytes(experiment: Experiment, size_bytes: int) -> int:
     arm, workload = experiment.arm, experiment.workload
     if arm.system in ("native", "ceiling"):
         return 0
-    if workload.kind == "states":
-        return size_bytes * len(workload.reader_counts) * workload.cold_rounds
+    if workload.kind == "read":
+        counts = len(workload.reader_counts)
+        cached = "cached" in states_of(arm, workload)
+        missed = (1 - arm.cache_share) * CACHED_ROUNDS * counts if cached else 0
+        return int(size_bytes * (counts * workload.cold_rounds + missed))
     epochs = read_bytes(experiment, size_bytes) // size_bytes if size_bytes else 0
     missed = (epochs - 1) * (1 - arm.cache_share) if epochs else 0
     return int(size_bytes * (1 + missed))

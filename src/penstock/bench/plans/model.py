@@ -6,7 +6,7 @@ has its line, and a slip of the pen its nearest name. A plan goes to JSON and ba
 a run can be resumed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Literal, cast
 
@@ -20,15 +20,14 @@ from pydantic import (
     model_validator,
 )
 
-from penstock.errors import OptionError, SourceError, did_you_mean
+from penstock.bench.plans.arms import ArmPlan, named
+from penstock.errors import OptionError, SourceError
 from penstock.specs.fields import Count, Fields, FreeMap, TextMap, field, invalid
 from penstock.specs.resource import Name
 from penstock.store.source import parse_source
 from penstock.units import parse_duration, parse_rate, parse_size
 
-System = Literal["native", "rclone", "s3fs", "juicefs", "alluxio", "penstock", "ceiling"]
-CacheState = Literal["cold", "warm", "planned", "loaded"]
-WorkloadKind = Literal["read", "states", "emulated", "loader", "catalog", "resources", "job"]
+WorkloadKind = Literal["read", "emulated", "loader", "catalog", "resources", "job"]
 ReadState = Literal["cold", "cached", "warm"]
 Form = Literal["jpeg", "tfrecord", "webdataset", "small", "large", "given"]
 
@@ -66,141 +65,10 @@ def _as_list(value: Any) -> Any:
     return cast("list[Any]", value) if isinstance(value, list) else [value]
 
 
-def _named(value: Any) -> Any:
-    """`- penstock-warm` means `- name: penstock-warm`."""
-    return {"name": value} if isinstance(value, str) else value
-
-
 Seconds = Annotated[float, _measured(parse_duration)]
 SourceText = Annotated[str, AfterValidator(_source)]
 Positive = Annotated[Count, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
 Rising = AfterValidator(lambda counts: sorted(set(counts)))
-
-
-def _arm(system: System, state: CacheState, share: float = 1.0, **more: Any) -> dict[str, Any]:
-    """Return the fields of a known arm. Pages that the kernel keeps would hide a small cache."""
-    drops = {"drops_pages": share < 1}
-    return {"system": system, "state": state, "cache_share": share, **drops, **more}
-
-
-# By name: the fields, and what it is.
-_KNOWN: Mapping[str, tuple[dict[str, Any], str]] = {
-    "ceiling": (
-        _arm("ceiling", "warm"),
-        "batches from memory, no I/O at all: what the workload reaches at best",
-    ),
-    "native": (_arm("native", "warm"), "the same files on the local medium, without a mount"),
-    "rclone": (
-        _arm("rclone", "cold", 0.0),
-        "rclone mount without a cache: each read goes to the store",
-    ),
-    "rclone-cold": (
-        _arm("rclone", "cold"),
-        "rclone mount, its cache empty when the first epoch begins",
-    ),
-    "s3fs": (_arm("s3fs", "cold", 0.0), "s3fs without a cache: each read goes to the store"),
-    "s3fs-cold": (_arm("s3fs", "cold"), "s3fs, its cache empty when the first epoch begins"),
-    "juicefs-none": (
-        _arm("juicefs", "cold", 0.0),
-        "JuiceFS without a cache; it keeps objects of its own shape in the store",
-    ),
-    "juicefs": (_arm("juicefs", "cold"), "JuiceFS, its cache empty when the first epoch begins"),
-    "juicefs-warm": (_arm("juicefs", "warm"), "JuiceFS, its cache full before the first epoch"),
-    "alluxio": (_arm("alluxio", "cold"), "Alluxio, its caches empty when the first epoch begins"),
-    "penstock-none": (
-        _arm("penstock", "cold", 0.0),
-        "Penstock without a cache: each read goes to the store",
-    ),
-    "penstock-cold": (
-        _arm("penstock", "cold"),
-        "Penstock, its cache empty when the first epoch begins",
-    ),
-    "penstock-passthrough": (
-        _arm("penstock", "cold", options={"mode": "passthrough"}),
-        "the same in passthrough mode: the kernel reads complete files of the cache itself",
-    ),
-    "penstock-planned": (
-        _arm("penstock", "planned"),
-        "the same, and `penstock run` tells the mount the order of each epoch; reported as hinted",
-    ),
-    "penstock-sampler": (
-        _arm("penstock", "planned", planned_by="sampler"),
-        "for a loader: the script wraps its sampler in PlannedSampler; reported as hinted",
-    ),
-    "penstock-loaded": (
-        _arm("penstock", "loaded"),
-        "for a loader: `penstock warm` loads everything first, and its time counts as waiting",
-    ),
-    "penstock-warm": (_arm("penstock", "warm"), "Penstock, its cache full before the first epoch"),
-    **{
-        f"penstock-{percent}": (
-            _arm("penstock", "cold", percent / 100),
-            f"Penstock with room for {percent}% of the data set; pages are dropped before each "
-            "epoch, so that the cache alone counts",
-        )
-        for percent in (25, 50, 75)
-    },
-}
-
-
-def _hides_the_cache(found: dict[str, Any]) -> bool:
-    """Return whether the kernel's pages would hide a cache that is too small for all data."""
-    return found.get("cache_share", 1.0) < 1
-
-
-class ArmPlan(Fields):
-    """One system in one state. A known name needs no more; every field can be changed."""
-
-    name: Name = field(
-        "A known arm, or a name of your own with `system`: " + ", ".join(_KNOWN) + ".",
-        required=True,
-    )
-    system: System = field("What reads; for a name of your own.", default="penstock")
-    state: CacheState = field(
-        "cold: nothing is cached when the first epoch begins; warm: the cache is full before; "
-        "planned: cold, and the mount knows the order of each epoch; loaded: cold, and `penstock "
-        "warm` loads everything first, which counts as waiting (with kind: loader).",
-        default="cold",
-    )
-    cache_share: Share = field(
-        "How much of the data set the cache has room for, from 0 (no cache) to 1.", default=1.0
-    )
-    options: TextMap = field(
-        "More options of the system's own command line, by their long names.", factory=dict
-    )
-    drops_pages: bool = field(
-        "Whether the kernel's pages are dropped before each epoch.",
-        factory=_hides_the_cache,
-    )
-    planned_by: Literal["run", "sampler"] = field(
-        "Of a planned arm with kind: loader: `run` starts the script with `penstock run`, and "
-        "`sampler` lets the script wrap its sampler in PlannedSampler.",
-        default="run",
-    )
-    datasets: list[str] = field("Only these data sets; all by default.", factory=list)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_in(cls, value: Any) -> Any:
-        """Add the fields of a known name; what is written overrides them."""
-        value = _named(value)
-        if not isinstance(value, dict):
-            return value
-        written = cast("dict[str, Any]", value)
-        name = written.get("name")
-        known = _KNOWN[name][0] if isinstance(name, str) and name in _KNOWN else {}
-        filled = {**known, **written}
-        if isinstance(options := written.get("options"), dict):
-            filled["options"] = {**known.get("options", {}), **options}
-        return filled
-
-    @model_validator(mode="after")
-    def _is_known(self) -> "ArmPlan":
-        if self.name not in _KNOWN and "system" not in self.model_fields_set:
-            hint = did_you_mean(self.name, _KNOWN, f"known arms: {', '.join(_KNOWN)}", cutoff=0.7)
-            raise invalid(f"{self.name!r} is no known arm, and names no system", hint)
-        return self
 
 
 class WorkloadPlan(Fields):
@@ -208,12 +76,12 @@ class WorkloadPlan(Fields):
 
     name: Name = field("Its name in ids and tables.", required=True)
     kind: WorkloadKind = field(
-        "read: epochs of open, read, close, as fast as they go; states: such epochs cold, cached "
-        "and warm, by each of `readers`, each beside native files, and Penstock's cold ones beside "
-        "a bare client too; emulated: an accelerator that is busy for MLPerf Storage's published "
-        "step time on each batch; loader: the same, fed by a real PyTorch DataLoader; catalog: "
-        "Penstock mounts `count` names from a saved catalog; resources: Penstock applies, lists "
-        "and deletes `count` Datasets.",
+        "read: files are opened, read and closed as fast as they go, cold, cached and warm, by "
+        "each of `readers`, each epoch beside native files, and Penstock's cold ones beside a bare "
+        "client too; emulated: an accelerator that is busy for MLPerf Storage's published step "
+        "time on each batch; loader: the same, fed by a real PyTorch DataLoader; catalog: Penstock "
+        "mounts `count` names from a saved catalog; resources: Penstock applies, lists and deletes "
+        "`count` Datasets.",
         default="read",
     )
     model: Literal["resnet50", "unet3d", "cosmoflow", "retinanet"] | None = field(
@@ -225,9 +93,11 @@ class WorkloadPlan(Fields):
     accelerators: Annotated[list[Positive], Field(min_length=1), Rising] = field(
         "How many emulated accelerators read at once; each count is measured.", factory=lambda: [1]
     )
-    epochs: Positive = field("How often the data set is read.", default=2)
+    epochs: Positive = field(
+        "Of `emulated` and `loader`: how often the data set is read.", default=2
+    )
     readers: Annotated[list[Positive], BeforeValidator(_as_list), Field(min_length=1)] = field(
-        "Processes that read; for `states` also a list, of which each is measured.",
+        "Of `read`: how many processes read; of a list, each is measured.",
         factory=lambda: [4],
     )
     scale: Annotated[float, Field(gt=0, le=1)] = field(
@@ -237,22 +107,24 @@ class WorkloadPlan(Fields):
     )
     workers: Positive = field("Of a loader: its worker processes.", default=8)
     states: Annotated[list[ReadState], Field(min_length=1)] = field(
-        "Of `states`: which are measured.", factory=lambda: ["cold", "cached", "warm"]
+        "Of `read`: which are measured, of those that an arm can be in. The first epoch of a "
+        "planned arm takes the place of the cold one.",
+        factory=lambda: ["cold", "cached", "warm"],
     )
-    rounds: Positive = field("Of `states`: how many warm epochs are measured.", default=5)
+    rounds: Positive = field("Of `read`: how many warm epochs are measured.", default=5)
     cold_rounds: Positive = field(
-        "Of `states`: how often Penstock's cold epochs are measured, each with a fresh mount.",
+        "Of `read`: how often Penstock's cold epochs are measured, each with a fresh mount.",
         default=1,
     )
     count: Positive | None = field("Of `catalog` and `resources`: how many names, or Datasets.")
     arms: list[str] = field("Only these arms; all by default.", factory=list)
     datasets: list[str] = field("Only these data sets; all by default.", factory=list)
 
-    _accepts_name = model_validator(mode="before")(staticmethod(_named))
+    _accepts_name = model_validator(mode="before")(staticmethod(named))
 
     @property
     def reader_counts(self) -> tuple[int, ...]:
-        """Return the numbers of readers that `states` measures, in rising order."""
+        """Return the numbers of readers that `read` measures, in rising order."""
         return tuple(sorted(set(self.readers)))
 
     @property
@@ -276,8 +148,8 @@ class WorkloadPlan(Fields):
                 f"there is no published step time of {self.model} on {self.accelerator}",
                 "resnet50, unet3d and cosmoflow have v100, a100 and h100; retinanet has b200",
             )
-        if self.kind != "states" and len(self.readers) > 1:
-            raise invalid("several counts of readers go with kind: states", "kind: states")
+        if self.kind != "read" and len(self.readers) > 1:
+            raise invalid("several counts of readers go with kind: read", "kind: read")
         if self.kind != "emulated" and self.accelerators != [1]:
             raise invalid("accelerators go with kind: emulated", "kind: emulated")
         if (self.kind in WITHOUT_DATA) != (self.count is not None):
@@ -300,7 +172,7 @@ class Shape(Fields):
         "Shared by all bodies: 50Mbit. No limit by default.", alias="bandwidth"
     )
 
-    _accepts_name = model_validator(mode="before")(staticmethod(_named))
+    _accepts_name = model_validator(mode="before")(staticmethod(named))
 
     @field_validator("bytes_per_s")
     @classmethod
@@ -381,7 +253,7 @@ class GoalPlan(Fields):
     measure: Literal[
         "files-per-s", "busy", "fetched", "first-batch-round-trips", "hits", "ready-s", "memory-mb"
     ] = field(
-        "files-per-s: of a `states` workload, or samples/s of training; busy: the share of an "
+        "files-per-s: of a `read` workload, or samples/s of training; busy: the share of an "
         "epoch in which the accelerator works, the wait for the first batch included; fetched: "
         "bytes fetched from the store over bytes read; first-batch-round-trips: the wait for the "
         "first batch beyond that of native files and beyond the transfer of its bytes, over "
@@ -397,9 +269,9 @@ class GoalPlan(Fields):
     )
     workload: str | None = field("Only this workload.")
     dataset: str | None = field("Only this data set.")
-    state: ReadState | None = field("Of a `states` workload: which state.")
+    state: ReadState | Literal["planned"] | None = field("Of a `read` workload: which state.")
     readers: Positive | Literal["most"] | None = field(
-        "Of a `states` workload: only this number of readers, or the most of the run."
+        "Of a `read` workload: only this number of readers, or the most of the run."
     )
     epoch: Literal["first", "later"] = field("Of training: which epochs.", default="first")
     least_cores: Count = field("Only on machines with so many cores or more.", default=0)
@@ -531,22 +403,18 @@ class PlanFields(Fields):
                 )
 
     def _check_states(self) -> None:
-        states = [one for one in self.workloads if one.kind == "states"]
-        if states and self.parallel > 1:
+        if self.parallel > 1 and any(one.kind == "read" for one in self.workloads):
             raise invalid(
-                "parallel: a workload of the kind states measures times, and needs the machine "
-                "for itself",
+                "parallel: a workload of the kind read measures times, and needs the machine for "
+                "itself",
                 "parallel: 1",
             )
-        for arm, workload in ((arm, one) for one in states for arm in self.arms):
-            if workload.arms and arm.name not in workload.arms:
-                continue
-            measurable = arm.state == "cold" and arm.cache_share == 1
-            if arm.system not in ("native", "ceiling") and not measurable:
+        for arm, workload in ((arm, one) for one in self.workloads for arm in self.arms):
+            taken = not workload.arms or arm.name in workload.arms
+            if arm.state == "loaded" and taken and workload.kind in ("read", "emulated"):
                 raise invalid(
-                    f"arms: {arm.name}: the workload {workload.name} reads in every state, and "
-                    "needs arms that begin cold and have room for all data",
-                    "name such arms in its field `arms`",
+                    f"arms: {arm.name}: the state loaded goes with workloads of the kind loader",
+                    f"name the arms of {workload.name} in its field `arms`",
                 )
 
     def _check_names(self) -> None:
@@ -596,8 +464,3 @@ class Plan(PlanFields):
     @property
     def all_workloads(self) -> list[WorkloadPlan]:
         return [*self.workloads, *self.jobs]
-
-
-ARMS: Mapping[str, tuple[ArmPlan, str]] = {
-    name: (ArmPlan(name=name), meaning) for name, (_, meaning) in _KNOWN.items()
-}

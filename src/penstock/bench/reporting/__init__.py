@@ -1,14 +1,14 @@
 """From a results tree to what people read. Reads the results of a run; measures nothing.
 
     reading      the tree, as values (results)     estimates    means, intervals, tests, formats
-    rows         repeats put together              verdict      the sentence at the top, goals
-    summary      all of it, and summary.json       figures      what each chart shows
-    drawing      how matplotlib draws it           page         report.html, report.md; templates/
-    console      a run in a terminal               comparing    two runs side by side
+    rows         repeats put together; MEASURES    verdict      the sentences at the top
+    goals        what the plan asks of figures     summary      all of it, and summary.json
+    charts       what each chart shows             drawing      how matplotlib draws it
+    page         report.html, report.md            comparing    two runs side by side
     tables       a table, in a terminal and Markdown
 
 No threads. Of the rest of the benchmark only the declaration of goals is imported, so that results
-of any release can be reported by themselves.
+can be reported by themselves.
 """
 
 from penstock.bench.reporting.comparing import Comparison, compare

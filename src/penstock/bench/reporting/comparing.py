@@ -1,4 +1,4 @@
-"""Two runs side by side: for each arm and setting that both have, is B faster than A?
+"""Two runs side by side: for each arm in a state and a setting that both have, is B faster than A?
 
 Welch's t test on logarithms of speeds decides, at 5%, corrected by Holm's method for the number of
 rows. Runs of two machines or of two data sets cannot show what a change between them did: such a
@@ -6,7 +6,7 @@ comparison is rejected, and made only with `anyway` and a warning at its top. Pu
 the runs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.estimates import SIGNIFICANCE, Estimate, holm, ratio, welch
 from penstock.bench.reporting.reading import read_run
-from penstock.bench.reporting.results import Result, Run, mapping, text
+from penstock.bench.reporting.results import Run, mapping, text
 from penstock.bench.reporting.rows import Row, rows_of
 from penstock.bench.reporting.tables import Table, markdown, plain
 from penstock.errors import ResultsError
@@ -45,6 +45,8 @@ class ComparedRow:
 
     arm: str
     setting: str
+    state: str
+    readers: int
     unit: str
     a: float | None
     b: float | None
@@ -81,8 +83,8 @@ class Comparison:
 
     @property
     def table(self) -> Table:
-        head = ("arm", "setting", "A", "B", "B / A", "95% interval", "B is")
-        return Table(head, list(map(_cells, self.rows)), (0, 1, 6))
+        head = ("arm", "state", "setting", "readers", "A", "B", "B / A", "95% interval", "B is")
+        return Table(head, list(map(_cells, self.rows)), (0, 1, 2, 8))
 
 
 def compare(a: Path, b: Path, *, anyway: bool = False) -> Comparison:
@@ -111,7 +113,9 @@ def _cells(row: ComparedRow) -> tuple[str, ...]:
         interval = f"{estimates.times(row.low)} to {estimates.times(row.high)}"
     return (
         row.arm,
+        row.state,
         row.setting,
+        str(row.readers),
         _figure(row.a, row.unit),
         _figure(row.b, row.unit),
         "–" if row.ratio is None else estimates.times(row.ratio),
@@ -178,12 +182,7 @@ def _change(name: str, left: Any, right: Any) -> list[str]:
 
 
 def _compared(left: list[Row], right: list[Row]) -> list[ComparedRow]:
-    others = {(row.arm.name, row.setting.key): row for row in right}
-    pairs = [
-        (row, others[row.arm.name, row.setting.key])
-        for row in left
-        if (row.arm.name, row.setting.key) in others
-    ]
+    pairs = list(_pairs(left, right))
     unlike = [_unlike(one, other) for one, other in pairs]
     chances = holm(
         [
@@ -197,6 +196,19 @@ def _compared(left: list[Row], right: list[Row]) -> list[ComparedRow]:
     ]
 
 
+def _pairs(left: list[Row], right: list[Row]) -> Iterator[tuple[Row, Row]]:
+    """Yield the rows that both runs have. An arm without a valid result has one row, without a
+    state, which stands beside whatever the other run has."""
+    by_key = {row.key: row for row in right}
+    by_arm = {(row.arm.name, row.setting.key): row for row in reversed(right)}
+    for row in left:
+        other = by_arm.get((row.arm.name, row.setting.key))
+        if other is not None and row.counted and other.counted:
+            other = by_key.get(row.key)
+        if other is not None:
+            yield row, other
+
+
 def _values(
     test: Callable[[tuple[float, ...], tuple[float, ...]], Any],
     ours: Estimate | None,
@@ -206,17 +218,17 @@ def _values(
 
 
 def _row(one: Row, other: Row, why: str, chance: float | None) -> ComparedRow:
-    reads = one.setting.workload.kind == "read"
-    unit = 1e6 if reads else 1.0
     found: Estimate | None = None if why else _values(ratio, other.speed, one.speed)
     return ComparedRow(
         arm=one.arm.label,
         setting=one.setting.title,
-        unit="MB/s" if reads else "samples/s",
-        a=one.speed.mean / unit if one.speed else None,
-        b=other.speed.mean / unit if other.speed else None,
-        a_repeats=len(one.results),
-        b_repeats=len(other.results),
+        state=one.state_label,
+        readers=one.readers,
+        unit=one.unit,
+        a=one.speed.mean if one.speed else None,
+        b=other.speed.mean if other.speed else None,
+        a_repeats=one.repeats,
+        b_repeats=other.repeats,
         ratio=found.mean if found else None,
         low=found.low if found else None,
         high=found.high if found else None,
@@ -236,8 +248,8 @@ def _finding(one: Row, other: Row, found: Estimate | None, chance: float | None)
     return "faster" if found.mean > 1 else "slower"
 
 
-def _counts(result: Result) -> str:
-    return ", ".join(str(count) for count, _ in result.accelerator_runs) or "none"
+def _epochs(row: Row) -> int:
+    return sum(epoch.readers == row.readers for epoch in row.results[0].epochs)
 
 
 def _unlike(one: Row, other: Row) -> str:
@@ -252,11 +264,7 @@ def _unlike(one: Row, other: Row) -> str:
             for name in _WORKLOAD
         ),
     ]
-    if one.results and other.results:  # how long and on how many it was measured
-        first, second = one.results[0], other.results[0]
-        pairs += [
-            ("epochs", len(first.epochs), len(second.epochs)),
-            ("counts of accelerators", _counts(first), _counts(second)),
-        ]
+    if one.counted and other.counted and one.is_first is not None:  # how long it was measured
+        pairs.append(("epochs", _epochs(one), _epochs(other)))
     parts = [f"{name} {left} and {right}" for name, left, right in pairs if left != right]
     return f"not the same: {', '.join(parts)}" if parts else ""

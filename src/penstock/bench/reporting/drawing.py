@@ -1,4 +1,4 @@
-"""Pictures as SVG, drawn by matplotlib: bars, lines, strips over time, a waterfall. Pure.
+"""Pictures as SVG, drawn by matplotlib: bars and lines. Pure.
 
 A picture is deterministic: no date, a fixed salt for its ids. In a page its text takes the page's
 own colour and font, so that it is readable on a light and on a dark background; `standalone` gives
@@ -128,18 +128,6 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
-    """A value over time: (from second, value), the last one until `end_s`."""
-
-    name: str
-    figure: str
-    points: tuple[tuple[float, float], ...]
-    end_s: float
-    marks_s: tuple[float, ...]
-    look: Look
-
-
-@dataclass(frozen=True, slots=True)
 class Picture:
     """An SVG without a background, and what it shows in a few words."""
 
@@ -161,10 +149,10 @@ class Picture:
         return f'{head} {font}><rect width="100%" height="100%" fill="#ffffff"/>{body}\n'
 
 
-def system_look(arm: Arm) -> Look:
-    """One hue for each system; its state is the opacity of bars and the dashes of lines."""
-    colour = _SYSTEM_COLOURS.get(arm.system) or _SKY
-    return Look(colour, _DASHES.get(arm.state, "dotted"), _PALE.get(arm.state, 1.0))
+def system_look(arm: Arm, state: str = "") -> Look:
+    """One hue for each system; the state is the opacity of bars and the dashes of lines."""
+    colour, state = _SYSTEM_COLOURS.get(arm.system) or _SKY, state or arm.state
+    return Look(colour, _DASHES.get(state, "dotted"), _PALE.get(state, 1.0))
 
 
 def line_look(arm: Arm, arms: Iterable[Arm]) -> Look:
@@ -254,82 +242,6 @@ def draw_lines(
                 ms=5,
                 clip_on=False,
             )
-
-    return _picture(draw, WIDTH, height, label)
-
-
-def draw_strips(strips: Sequence[Strip], *, label: str) -> Picture:
-    """Draw values over time, each strip with its own scales."""
-    layout: list[tuple[float, list[str]]] = []
-    y = 0.0
-    for strip in strips:
-        lines = _wrapped(strip.name, WIDTH - _LETTER * 12 * len(strip.figure) - 16)
-        layout.append((y, lines))
-        y += 16.0 * len(lines) + 2 + 36 + 28
-    height = y
-
-    def draw(canvas: Canvas) -> None:
-        axes = _bare_axes(canvas, WIDTH, height)
-        for strip, (at, lines) in zip(strips, layout, strict=True):
-            for number, text in enumerate(lines):
-                axes.text(0, at + 12 + 16 * number, text)
-            base = at + 16.0 * len(lines) + 38
-            axes.text(WIDTH, base - 42, strip.figure, ha="right", color=_SOFT, size=12)
-            scale = WIDTH / strip.end_s
-            peak = max(value for _, value in strip.points) or 1.0
-            axes.stairs(
-                [base - 34 * value / peak for _, value in strip.points],
-                [*(second * scale for second, _ in strip.points), WIDTH],
-                baseline=base,
-                fill=True,
-                color=strip.look.colour,
-                alpha=strip.look.opacity,
-                lw=0,
-            )
-            for mark in strip.marks_s:
-                axes.plot([mark * scale] * 2, [base - 36, base], color=_INK, lw=1, ls=":")
-            axes.plot([0, WIDTH], [base, base], color=_GRID, lw=1)
-            axes.text(0, base + 14, "0 s", color=_SOFT, size=12)
-            axes.text(WIDTH, base + 14, f"{strip.end_s:.3g} s", ha="right", color=_SOFT, size=12)
-
-    return _picture(draw, WIDTH, height, label)
-
-
-def draw_waterfall(
-    arms: Sequence[tuple[str, Sequence[Sequence[float]]]],
-    styles: Sequence[Look],
-    *,
-    label: str,
-    end: str,
-) -> Picture:
-    """Draw steps one below the other, each beginning where the one above it ended.
-
-    A step is its parts in seconds. All arms share one time axis, whose end is named `end`.
-    """
-    longest = max(sum(map(sum, steps)) for _, steps in arms) or 1.0
-    left, row = 22.0, 11.0
-    height = sum(18.0 + row * len(steps) + 12 for _, steps in arms) + 14
-
-    def draw(canvas: Canvas) -> None:
-        axes = _bare_axes(canvas, WIDTH, height)
-        scale = (WIDTH - left) / longest
-        y = 0.0
-        for name, steps in arms:
-            axes.text(0, y + 12, _wrapped(name, WIDTH, lines=1)[0])
-            y += 18.0
-            now = left
-            for number, parts in enumerate(steps):
-                axes.text(left - 6, y + 8, str(number + 1), ha="right", color=_SOFT, size=9)
-                for part, look in zip(parts, styles, strict=True):
-                    if part > 0:
-                        wide = part * scale
-                        axes.barh(y + 4.5, max(0.6, wide), 9, left=now, color=look.colour)
-                        now += wide
-                y += row
-            y += 12.0
-        axes.plot([left, WIDTH], [y - 6, y - 6], color=_GRID, lw=1)
-        axes.text(left, y + 8, "0 s", color=_SOFT, size=12)
-        axes.text(WIDTH, y + 8, end, ha="right", color=_SOFT, size=12)
 
     return _picture(draw, WIDTH, height, label)
 

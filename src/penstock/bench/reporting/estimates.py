@@ -7,7 +7,7 @@ would draw from so few values that its interval is too narrow. Ratios and tests 
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,10 +125,6 @@ def figure(value: float) -> str:
     return f"{value:.2f}" if value >= 1 else f"{value:.3g}"
 
 
-def rate(bytes_per_s: float) -> str:
-    return f"{figure(bytes_per_s / 1e6)} MB/s"
-
-
 def share(value: float) -> str:
     """`98.2%`; 100% only for exactly 1."""
     if value < 1 and round(value, 3) >= 1:
@@ -176,10 +172,18 @@ def money(dollars: float) -> str:
     return text.rstrip("0") if places > 2 and not text.endswith(".00") else text
 
 
-def interval(found: Estimate | None, unit: float = 1.0, *, percent: bool = False) -> str:
+def count(value: float) -> str:
+    """`12,345`, `9.5`, `0`."""
+    return f"{value:,.1f}" if 0 < value < 10 else f"{value:,.0f}"
+
+
+def quotient(value: float) -> str:
+    """`0.97`, `0.037`."""
+    return f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
+def interval(found: Estimate | None, text: Callable[[float], str] = figure) -> str:
     """`1,200 to 1,260`; a dash for one repeat."""
     if found is None or found.low is None or found.high is None:
         return "–"
-    if percent:
-        return f"{share(found.low)} to {share(found.high)}"
-    return f"{figure(max(0.0, found.low) / unit)} to {figure(found.high / unit)}"
+    return f"{text(max(0.0, found.low))} to {text(found.high)}"

@@ -16,19 +16,10 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from penstock.bench.reporting import estimates
-from penstock.bench.reporting.drawing import system_look
-from penstock.bench.reporting.figures import FIGURES, Figure, Missing, states
-from penstock.bench.reporting.results import Arm, Run, mapping, number, sequence, text
+from penstock.bench.reporting.charts import CHARTS
+from penstock.bench.reporting.results import Run, mapping, number, sequence, text
 from penstock.bench.reporting.rows import DEFAULT_PRICE, Price
-from penstock.bench.reporting.summary import (
-    DISCLAIMER,
-    METHOD,
-    Summary,
-    glance,
-    state_tables,
-    summary_of,
-    tiles,
-)
+from penstock.bench.reporting.summary import DISCLAIMER, METHOD, Summary, summary_of
 from penstock.bench.reporting.tables import Table, clean, markdown, plain
 from penstock.errors import ResultsError
 from penstock.store.redaction import redact
@@ -78,21 +69,12 @@ def page(summary: Summary, *, prefix: str = "") -> str:
         _common(summary),
         started=_when(run.environment.get("started")),
         badges=_badges(summary),
-        tiles=tiles(summary),
-        figures=_figures(summary),
+        charts=[draw(summary) for draw in CHARTS],
         proofs=_proofs(run),
         environment=_machine_table(run),
         arms=_arms(summary),
         longest_s=max((step.seconds or 0.0 for step in run.steps), default=0.0) or 1.0,
     )
-
-
-def _figures(summary: Summary) -> list[Figure | Missing]:
-    """Return all figures; a run that only read in all states has none of those about epochs."""
-    found: list[Figure | Missing] = [*states(summary)]
-    if summary.rows or not found:
-        found += [draw(summary) for draw in FIGURES]
-    return found
 
 
 def markdown_page(summary: Summary) -> str:
@@ -112,7 +94,6 @@ def _environment(*, autoescape: bool) -> Environment:
         finalize=_cleaned,
     )
     environment.filters |= {
-        "colour": _colour,
         "duration": format_duration,
         "redact": redact,
         "seconds": estimates.seconds,
@@ -126,7 +107,6 @@ def _cleaned(value: Any) -> Any:
 
 def _common(summary: Summary) -> dict[str, Any]:
     run = summary.run
-    settings, lines = glance(summary)
     given = [redact(text(one)) for one in sequence(run.environment.get("commands"))]
     machine = (
         *(_dataset(one) for one in run.datasets.values()),
@@ -136,19 +116,12 @@ def _common(summary: Summary) -> dict[str, Any]:
     return {
         "run": run,
         "verdict": summary.verdict,
-        "settings": settings,
-        "glance": lines,
-        "goals": summary.goals,
-        "states": list(state_tables(summary)),
+        "tables": list(summary.tables()),
         "method": METHOD,
         "disclaimer": DISCLAIMER,
         "machine": [part for part in machine if part],
         "commands": given or ["penstock bench run plan.yaml"],
     }
-
-
-def _colour(arm: Arm) -> str:
-    return system_look(arm).colour
 
 
 def _address(path: str) -> str:
@@ -185,8 +158,8 @@ def _badges(summary: Summary) -> list[tuple[str, str]]:
         found.append(("", "accelerators are emulated"))
     if any(row.arm.hinted for row in summary.rows):
         found.append(("", "some arms are hinted"))
-    if summary.rows and max(len(row.results) for row in summary.rows) == 1:
-        found.append(("", "one repeat: no intervals"))
+    if summary.rows and max(row.repeats for row in summary.rows) == 1:
+        found.append(("", "one repeat: no intervals of speeds"))
     found.append(("", DISCLAIMER.rstrip(".")))
     return found
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from penstock.bench.reporting.results import (
     OPEN,
+    Epoch,
     Result,
     Run,
     Step,
@@ -23,7 +24,7 @@ from penstock.bench.reporting.results import (
 )
 from penstock.errors import ResultsError
 
-SCHEMA = 1
+SCHEMA = 2
 # Intervals of an epoch: the last one is not full, and would look like a slow one.
 _FEWEST = 4
 _MARKS = ("workflow.json", "environment.json", "experiments/*/config", "experiments/*/output")
@@ -40,12 +41,11 @@ def read_run(folder: Path) -> Run:
     notes: list[str] = []
     results: list[Result] = []
     unfinished: list[str] = []
-    for place in _experiments(folder):
+    for place in sorted(one for one in folder.glob("experiments/*") if one.is_dir()):
         path = place / "output" / "result.json"
         if not path.exists():
             unfinished.append(place.name)
-            continue
-        if (found := _result(folder, path, notes)) is not None:
+        elif (found := _result(folder, path, notes)) is not None:
             results.append(found)
     workflow = read_map(folder / "workflow.json", notes)
     steps = tuple(Step.model_validate(one) for one in maps(workflow.get("steps")))
@@ -53,13 +53,14 @@ def read_run(folder: Path) -> Run:
     unfinished += [
         s.name for s in experiment_steps(steps) if s.state in OPEN and s.name not in seen
     ]
+    datasets = sorted((folder / "datasets").glob("*.json"))
     return Run(
         folder=folder,
         name=text(workflow.get("run")) or folder.resolve().name,
         results=tuple(sorted(results, key=lambda one: (one.order, one.id))),
         unfinished=tuple(unfinished),
         environment=read_map(folder / "environment.json", notes),
-        datasets=_datasets(folder, notes),
+        datasets={path.stem: read_map(path, notes) for path in datasets},
         goals=tuple(maps(read_map(folder / "plan.json", notes).get("goals"))),
         state=text(workflow.get("state")),
         steps=steps,
@@ -67,37 +68,20 @@ def read_run(folder: Path) -> Run:
     )
 
 
-def _datasets(folder: Path, notes: list[str]) -> dict[str, dict[str, Any]]:
-    """Read a description for each data set; up to release 0.1.0 a run had one of them."""
-    found = {path.stem: path for path in sorted((folder / "datasets").glob("*.json"))}
-    one = folder / "dataset.json"
-    found |= {"data": one} if one.exists() else {}
-    return {name: read_map(path, notes) for name, path in found.items()}
-
-
 def read_map(path: Path, notes: list[str]) -> dict[str, Any]:
     """The object in a JSON file; an empty one where there is none, and a note where it is bad."""
+    short = "/".join(path.parts[-4:]) if path.parent.name == "output" else path.name
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        notes.append(f"{_short(path)} cannot be read: {error}")
+        notes.append(f"{short} cannot be read: {error}")
         return {}
     if not isinstance(found, dict):
-        notes.append(f"{_short(path)} is not an object")
+        notes.append(f"{short} is not an object")
         return {}
     return cast(dict[str, Any], found)
-
-
-def _short(path: Path) -> str:
-    """As it lies in the run: experiments/ID/output/result.json."""
-    return "/".join(path.parts[-4:]) if path.parent.name == "output" else path.name
-
-
-def _experiments(folder: Path) -> list[Path]:
-    place = folder / "experiments"
-    return sorted(one for one in place.iterdir() if one.is_dir()) if place.is_dir() else []
 
 
 def _result(folder: Path, path: Path, notes: list[str]) -> Result | None:
@@ -114,68 +98,50 @@ def _result(folder: Path, path: Path, notes: list[str]) -> Result | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    path: str
-    interval_s: float
-    size_bytes: tuple[float, ...]
-    epoch_marks_s: tuple[float, ...]
+class Companion:
+    """What another file of an experiment says of one epoch: lists of numbers by name."""
 
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Of one epoch, in order; the three lists are equally long."""
-
-    path: str
-    load_s: tuple[float, ...]
-    compute_s: tuple[float, ...]
-    barrier_s: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Latencies:
     path: str
     what: str
-    seconds: tuple[float, ...]  # quantiles, ascending
+    lists: dict[str, list[float]]
 
 
-def series_of(run: Run, result: Result) -> Series | None:
-    path, found = _read_list(run, result, "series.json")
-    interval_s, size_bytes = number(found.get("interval_s")), numbers(found.get("bytes"))
-    marks = numbers(found.get("epoch_marks_s"))
-    if not interval_s or not any(size_bytes) or len(size_bytes) < _FEWEST * max(1, len(marks)):
+def series_of(run: Run, result: Result, epoch: Epoch) -> Companion | None:
+    """Return bytes of each interval of an epoch; None for an epoch of few intervals."""
+    path, found = _read(run, result, "series.json")
+    size_bytes, interval_s = numbers(_item(found, "bytes", epoch)), number(found.get("interval_s"))
+    if not interval_s or not any(size_bytes) or len(size_bytes) < _FEWEST:
         return None
-    return Series(path, interval_s, tuple(size_bytes), tuple(marks))
+    # The last interval is a part of one.
+    rates = [size / interval_s for size in size_bytes[:-1]]
+    starts = [place * interval_s for place in range(len(rates))]
+    return Companion(path, "", {"starts_s": starts, "bytes_per_s": rates})
 
 
-def steps_of(run: Run, result: Result) -> Steps | None:
-    path, found = _read_list(run, result, "steps.json")
-    epochs = sequence(found.get("epochs"))
-    if not epochs:
+def steps_of(run: Run, result: Result, epoch: Epoch) -> Companion | None:
+    """Return where the time of each step went; the lists are equally long."""
+    path, found = _read(run, result, "steps.json")
+    item = mapping(_item(found, "epochs", epoch))
+    parts = {name: numbers(item.get(f"{name}_s")) for name in ("load", "compute", "barrier")}
+    count = len(parts["load"])
+    if not count or any(len(one) != count for one in parts.values()):
         return None
-    epoch = mapping(epochs[_epoch_drawn(result, len(epochs))])
-    load_s, compute_s = numbers(epoch.get("load_s")), numbers(epoch.get("compute_s"))
-    barrier_s = numbers(epoch.get("barrier_s")) or [0.0] * len(load_s)
-    count = min(len(load_s), len(compute_s), len(barrier_s))
-    if not count:
-        return None
-    return Steps(path, tuple(load_s[:count]), tuple(compute_s[:count]), tuple(barrier_s[:count]))
+    return Companion(path, "", parts)
 
 
-def latencies_of(run: Run, result: Result) -> Latencies | None:
-    path, found = _read_list(run, result, "latencies.json")
-    epochs = sequence(found.get("epochs"))
-    if not epochs:
-        return None
-    epoch = mapping(epochs[_epoch_drawn(result, len(epochs))])
-    seconds = sorted(value for value in numbers(epoch.get("seconds")) if value > 0)
-    return Latencies(path, text(found.get("what")), tuple(seconds)) if seconds else None
+def latencies_of(run: Run, result: Result, epoch: Epoch) -> Companion | None:
+    """Return quantiles of the time of single reads, in rising order."""
+    path, found = _read(run, result, "latencies.json")
+    item = mapping(_item(found, "epochs", epoch))
+    seconds = sorted(value for value in numbers(item.get("seconds")) if value > 0)
+    return Companion(path, text(found.get("what")), {"seconds": seconds}) if seconds else None
 
 
-def _epoch_drawn(result: Result, count: int) -> int:
-    """Return the epoch to draw: the last of a warm arm, else the first."""
-    return count - 1 if result.arm.state == "warm" else 0
+def _item(found: dict[str, Any], name: str, epoch: Epoch) -> Any:
+    items = sequence(found.get(name))
+    return items[epoch.place] if epoch.place < len(items) else None
 
 
-def _read_list(run: Run, result: Result, name: str) -> tuple[str, dict[str, Any]]:
+def _read(run: Run, result: Result, name: str) -> tuple[str, dict[str, Any]]:
     path = f"{result.folder}/output/{name}"
     return path, read_map(run.folder / Path(path), [])

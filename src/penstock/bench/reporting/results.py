@@ -1,7 +1,7 @@
 """The results of a run as values: experiments, their epochs and proofs. Pure, no I/O.
 
-Another release, a crash or a hand edit may have written a result. Its declaration here says what
-each field is when it is missing or no such value, so that the rest is reported.
+A crash or a hand edit may have written a result. Its declaration here says what each field is when
+it is missing or no such value, so that the rest is reported.
 `Result.counted` decides: a result that does not count is listed with its reason, and no figure and
 no sentence uses it.
 """
@@ -19,10 +19,10 @@ from penstock.units import format_bit_rate
 
 # In the order of tables and charts: references first, then Penstock, then its peers.
 SYSTEMS = ("ceiling", "native", "penstock", "juicefs", "alluxio", "rclone", "s3fs")
+BARE = "bare client"
 REPORT = "report"  # the workflow's step in which all this is written
 OPEN = ("waiting", "running")
 _STATES = ("warm", "planned", "loaded first", "cold")
-_WITHOUT_EPOCHS = ("states", "catalog", "resources")
 _MODELS = {
     "resnet50": "ResNet-50",
     "unet3d": "UNet3D",
@@ -62,42 +62,34 @@ def maps(value: Any) -> list[Mapping[str, Any]]:
     return [cast(Mapping[str, Any], one) for one in sequence(value) if isinstance(one, dict)]
 
 
-def seconds_between(started: Any, ended: Any) -> float | None:
-    """Return the time from one RFC 3339 time to another."""
-    try:
-        passed = datetime.fromisoformat(text(ended)) - datetime.fromisoformat(text(started))
-    except (ValueError, TypeError):  # TypeError: one with a zone, the other without
-        return None
-    return passed.total_seconds()
+def _numbers_by_name(value: Any) -> dict[str, float]:
+    pairs = ((name, number(one)) for name, one in mapping(value).items())
+    return {name: one for name, one in pairs if one is not None}
+
+
+def _whole(value: Any) -> int | None:
+    found = number(value)
+    return None if found is None else int(found)
 
 
 def _text_or(default: str) -> BeforeValidator:
     return BeforeValidator(lambda value: text(value) or default)
 
 
-def _number_or(default: float) -> BeforeValidator:
-    return BeforeValidator(lambda value: default if (n := number(value)) is None else n)
-
-
-def _numbers_by_name(value: Any) -> dict[str, float]:
-    pairs = ((name, number(one)) for name, one in mapping(value).items())
-    return {name: one for name, one in pairs if one is not None}
-
-
 Text = Annotated[str, BeforeValidator(text)]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(sequence)]
 Number = Annotated[float | None, BeforeValidator(number)]
-Amount = Annotated[float, _number_or(0.0)]
+Amount = Annotated[float, BeforeValidator(lambda value: number(value) or 0.0)]
 Positive = Annotated[float | None, BeforeValidator(lambda value: number(value) or None)]
-Count = Annotated[int, BeforeValidator(lambda value: int(number(value) or 0))]
-Whole = Annotated[
-    int | None, BeforeValidator(lambda value: None if (n := number(value)) is None else int(n))
-]
-PositiveCount = Annotated[
-    int | None, BeforeValidator(lambda value: int(number(value) or 0) or None)
-]
+Whole = Annotated[int | None, BeforeValidator(_whole)]
+Count = Annotated[int, BeforeValidator(lambda value: _whole(value) or 0)]
+PositiveCount = Annotated[int | None, BeforeValidator(lambda value: _whole(value) or None)]
 Flag = Annotated[bool, BeforeValidator(lambda value: value is True)]
 Figures = Annotated[dict[str, float], BeforeValidator(_numbers_by_name)]
+MaybeFigures = Annotated[
+    dict[str, float] | None,
+    BeforeValidator(lambda value: _numbers_by_name(value) if isinstance(value, dict) else None),
+]
 
 
 class Value(BaseModel):
@@ -130,7 +122,13 @@ class Shape(Value):
 
 
 class Epoch(Value):
-    number: Count = Field(0, validation_alias="epoch")
+    """One measured epoch, or several in a row, of any workload."""
+
+    arm: Text = ""  # the result's own, or the bare client
+    state: Annotated[str, _text_or("cold")] = "cold"
+    readers: Count = 0  # processes, or accelerators
+    number: Whole = Field(None, validation_alias="epoch")  # None: epochs have no order
+    passes: Annotated[int, BeforeValidator(lambda value: _whole(value) or 1)] = 1
     seconds: Amount
     samples: Amount = 0.0
     size_bytes: Amount = Field(0.0, validation_alias="bytes")
@@ -139,17 +137,27 @@ class Epoch(Value):
     first_batch_s: Number = None
     gets: Number = Field(None, validation_alias=AliasPath("store", "gets"))
     get_bytes: Number = Field(None, validation_alias=AliasPath("store", "get_bytes"))
-    hit_bytes: Annotated[
-        Figures | None,
-        BeforeValidator(lambda value: mapping(value) if isinstance(value, dict) else None),
-    ] = None
-    cpu_s: Figures = Field(default_factory=dict)
-    memory_bytes: Number = None
+    hit_bytes: MaybeFigures = None
+    cpu_s: Figures = Field(default_factory=dict)  # of all processes of the system, of readers
+    memory_bytes: Number = None  # of all processes of the system
+    messages: Number = None
+    mode: Text = ""
+    native_ratio: Number = None  # its speed over that of its native neighbour
+    bare_ratio: Number = None
+    place: int = 0  # in the lists of the experiment's other files
 
     @property
     def busy_with_first_batch(self) -> float | None:
         """Return the share of the whole epoch in which the accelerator worked."""
         return None if self.busy_s is None else self.busy_s / self.seconds
+
+    @property
+    def samples_per_s(self) -> float | None:
+        return self.samples / self.seconds or None
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        return self.size_bytes / self.seconds or None
 
     @property
     def fetched_share(self) -> float | None:
@@ -167,31 +175,15 @@ def _share(part: float | None, whole: float) -> float | None:
     return part / whole if part is not None and whole else None
 
 
-class Sample(Value):
-    """One epoch, or several in a row, of the workload `states`. `arm`: its name, or bare client."""
-
-    arm: Text = ""
-    state: Text = ""
-    readers: Count = 0
-    epochs: Annotated[int, BeforeValidator(lambda value: int(number(value) or 1))] = 1
-    seconds: Amount
-    files: Amount = 0.0
-    size_bytes: Amount
-    cpu_s: Amount = Field(0.0, validation_alias="daemon_cpu_s")  # of all processes of the system
-    memory_bytes: Amount = 0.0
-    messages: Number = None
-    native_ratio: Number = None
-    bare_ratio: Number = None
-    mode: Text = ""
-
-
 class Arm(Value):
     name: Annotated[str, _text_or("unnamed")] = "unnamed"
     title: Text = ""
     system: Text = ""
     version: Text = ""
     state: Annotated[str, _text_or("cold")] = "cold"
-    cache_share: Annotated[float, _number_or(1.0)] = 1.0
+    cache_share: Annotated[
+        float, BeforeValidator(lambda value: 1.0 if (n := number(value)) is None else n)
+    ] = 1.0
     hinted: Flag = False
     command: Text = ""
     options: Texts = ()
@@ -207,6 +199,15 @@ class Arm(Value):
     @property
     def label(self) -> str:
         return f"{self.title}, hinted" if self.hinted else self.title
+
+    @property
+    def released(self) -> str:
+        """The label with the system's release, without a state that each row of a table names:
+        `Penstock 0.1.0`, `Penstock 0.1.0, planned, hinted`."""
+        system, *rest = self.label.split(", ")
+        release = self.version.split()[:1]
+        kept = [word for word in rest if word != "cold" and self.system != "native"]
+        return ", ".join([" ".join([system, *release]), *kept])
 
     @property
     def spoken(self) -> str:
@@ -246,8 +247,9 @@ class Workload(Value):
         return {**mapping(value), "scale": _scale(mapping(value))}
 
     @property
-    def has_epochs(self) -> bool:
-        return self.kind not in _WITHOUT_EPOCHS
+    def reads(self) -> bool:
+        """Return whether files are read for their own sake; else something trains on them."""
+        return self.kind == "read"
 
     @property
     def accelerator_name(self) -> str | None:
@@ -300,29 +302,8 @@ def _timed_epochs(value: Any) -> Any:
     """Keep epochs that have a time: one that was cut off has no speed."""
     if isinstance(value, tuple):
         return cast("tuple[Any, ...]", value)
-    return [
-        {**one, "epoch": place if number(one.get("epoch")) is None else one["epoch"]}
-        for place, one in enumerate(maps(value))
-        if number(one.get("seconds"))
-    ]
-
-
-def _timed_samples(value: Any) -> Any:
-    return [
-        one for one in maps(value) if number(one.get("seconds")) and number(one.get("size_bytes"))
-    ]
-
-
-def _accelerator_runs(value: Any) -> Any:
-    """Return the busy share of each number of accelerators, in rising order."""
-    if isinstance(value, tuple):
-        return cast("tuple[Any, ...]", value)
-    points: dict[int, float] = {}
-    for one in maps(value):
-        count, share = number(one.get("accelerators")), number(one.get("busy_share"))
-        if count and share is not None:
-            points[int(count)] = share
-    return sorted(points.items())
+    found = [{**one, "place": place} for place, one in enumerate(maps(value))]
+    return [one for one in found if number(one.get("seconds"))]
 
 
 class Result(Value):
@@ -343,10 +324,6 @@ class Result(Value):
     proofs: Annotated[tuple[Proof, ...], BeforeValidator(maps)] = ()
     failure: Annotated[Failure | None, BeforeValidator(lambda value: mapping(value) or None)] = None
     epochs: Annotated[tuple[Epoch, ...], BeforeValidator(_timed_epochs)] = ()
-    accelerator_runs: Annotated[
-        tuple[tuple[int, float], ...], BeforeValidator(_accelerator_runs)
-    ] = ()
-    samples: Annotated[tuple[Sample, ...], BeforeValidator(_timed_samples)] = ()  # of `states`
     figures: Figures = Field(default_factory=dict)  # of management
 
     @property
@@ -363,18 +340,9 @@ class Result(Value):
             return "invalid: " + "; ".join(f"{p.name}: {p.detail}".rstrip(": ") for p in failed)
         if not self.valid:
             return "invalid: marked so, without a failed proof"
-        if not (self.epochs or self.samples or self.figures):
+        if not (self.epochs or self.figures):
             return "no epoch was measured"
         return ""
-
-    @property
-    def measured(self) -> tuple[Epoch, ...]:
-        """The epochs that the arm is compared by: all of a warm arm, else the first one."""
-        return self.epochs if self.arm.state == "warm" else self.epochs[:1]
-
-    @property
-    def later(self) -> tuple[Epoch, ...]:
-        return () if self.arm.state == "warm" else self.epochs[1:]
 
     @property
     def raw(self) -> str:
@@ -395,7 +363,11 @@ class Step(Value):
 
     @property
     def seconds(self) -> float | None:
-        return seconds_between(self.started, self.ended)
+        try:
+            passed = datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.started)
+        except (ValueError, TypeError):  # TypeError: one with a zone, the other without
+            return None
+        return passed.total_seconds()
 
 
 def experiment_steps(steps: Sequence[Step]) -> list[Step]:

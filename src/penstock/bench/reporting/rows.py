@@ -1,10 +1,12 @@
-"""Repeats put together: a Setting is a workload over a network, a Row is one arm in it. Pure.
+"""Repeats put together: a Setting is a workload over a network, a Row one arm in one state of it.
 
-A StateRow is one arm in one state of the workload `states`. It has medians over all samples of all
-repeats that count. Ratios are medians of the ratios to neighbours, which were measured at the same
-time, and no quotients of other columns.
+Whatever the workload, a Row has the epochs of one arm in one state by one number of readers or
+accelerators, of all repeats that count. What a table shows of a row, what summary.json has of it
+and what a goal asks of it is one of MEASURES. A figure is the mean over repeats of the median over
+the epochs of a repeat. Shares of native files and of the bare client are those of neighbours,
+measured at the same time, and no quotients of other columns. Pure.
 
-Only results that count are in a figure; the others stay beside it, with their reason.
+Only results that count are in a row; the others are listed with their reason.
 
 How many accelerators storage feeds is the largest number that stays busy 90% of the time. It is
 computed from one number of accelerators, or from several:
@@ -19,26 +21,22 @@ whole accelerators.
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from penstock.bench.reporting.estimates import (
-    Estimate,
-    FedEstimate,
-    estimate,
-    figure,
-    interval,
-    rate,
-    times,
-)
-from penstock.bench.reporting.results import Arm, Epoch, Result, Run, Sample, Shape, Workload
+from penstock.bench.reporting import estimates
+from penstock.bench.reporting.estimates import Estimate, FedEstimate, estimate
+from penstock.bench.reporting.results import BARE, Arm, Epoch, Result, Run, Shape, Workload
+from penstock.bench.reporting.tables import Table
 
 TRAINING_EPOCHS = 90  # what ResNet-50 on ImageNet is usually trained for
 GOAL = 0.90
-METHOD = (
+FED_METHOD = (
     "Accelerators fed at 90% or more busy: the largest number of accelerators that was 90% busy, "
     "or, where a larger number was measured too and waited for data, that number times its busy "
     "share over 0.9. Accelerators emulated at a scale below 1 count by that scale."
 )
+FIRST_STATES = ("cold", "planned", "loaded")  # of an epoch that begins with empty caches
+_STATES = (*FIRST_STATES, "partial", "cached", "warm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,192 +79,298 @@ class Setting:
     def details(self) -> str:
         return f"{self.workload.details}; {self.shape.details}"
 
+    @property
+    def order(self) -> tuple[bool, str, float, float, str, str]:
+        """What trains comes first; each workload from the nearest store to the farthest."""
+        shape = self.shape
+        slowness = 1 / shape.bytes_per_s if shape.bytes_per_s else 0.0
+        name = self.workload.name
+        return self.workload.reads, name, shape.latency_s, slowness, shape.name, self.dataset
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One arm in one setting. Figures are means over the counted repeats."""
+    """`is_first`: of training, whether these are first epochs, which start a loader's workers, or
+    later ones; None for plain reading. `left_out`: the arm's results that do not count."""
 
     arm: Arm
     setting: Setting
-    results: tuple[Result, ...]
-    left_out: tuple[Result, ...]
-    bytes_per_s: Estimate | None
-    samples_per_s: Estimate | None
-    busy_share: Estimate | None
-    first_batch_s: Estimate | None
-    later_bytes_per_s: Estimate | None
-    later_busy_share: Estimate | None
-    fed: FedEstimate | None
-    gets: Estimate | None  # in a measured epoch
-    training_gets: float | None  # in 90 epochs
-    cpu_s_per_gb: dict[str, float]  # by who used it
-    memory_bytes: float | None  # the most of any epoch
-    origins: dict[str, float] | None  # share of the bytes read, by where they came from
-    later_origins: dict[str, float] | None
+    state: str
+    readers: int
+    is_first: bool | None
+    measured: tuple[tuple[Result, Epoch], ...]
+    left_out: tuple[Result, ...] = ()
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return self.arm.name, self.setting.key, self.state, self.is_first, self.readers
 
     @property
     def counted(self) -> bool:
-        return bool(self.results)
+        return bool(self.measured)
+
+    @property
+    def begins_empty(self) -> bool:
+        return self.is_first is not False and self.state in FIRST_STATES
+
+    @property
+    def results(self) -> list[Result]:
+        return list({result.id: result for result, _ in self.measured}.values())
+
+    @property
+    def repeats(self) -> int:
+        return len(self.results)
+
+    def repeat_values(self, of: Callable[[Epoch], float | None]) -> list[float]:
+        """Return one value for each repeat: the median over its epochs."""
+        found: dict[str, list[float]] = {}
+        for result, epoch in self.measured:
+            if (value := of(epoch)) is not None:
+                found.setdefault(result.id, []).append(value)
+        return [statistics.median(values) for values in found.values()]
+
+    def figure(self, name: str) -> Estimate | None:
+        """Return the estimate of one of MEASURES."""
+        return MEASURES[name].estimate(self)
 
     @property
     def speed(self) -> Estimate | None:
         """What arms are compared by: samples/s of training, bytes/s of plain reading."""
-        return self.bytes_per_s if self.setting.workload.kind == "read" else self.samples_per_s
+        return self.figure("mb_per_s" if self.setting.workload.reads else "samples_per_s")
 
     @property
-    def shown_speed(self) -> tuple[str, str]:
-        """Return the speed and its interval as people read them."""
-        assert self.speed is not None
-        if self.setting.workload.kind == "read":
-            return rate(self.speed.mean), interval(self.speed, 1e6)
-        return f"{figure(self.speed.mean)} samples/s", interval(self.speed)
+    def unit(self) -> str:
+        return "MB/s" if self.setting.workload.reads else "samples/s"
 
     @property
-    def typical(self) -> Result | None:
-        """The repeat of median duration; time series show this one."""
-        timed = sorted(self.results, key=lambda one: (sum(e.seconds for e in one.epochs), one.id))
+    def spoken(self) -> str:
+        """The arm within a sentence; a warm epoch of plain reading needs no state."""
+        warm = self.setting.workload.reads and not self.begins_empty
+        return self.arm.title.split(", ")[0] if warm else self.arm.spoken
+
+    @property
+    def label(self) -> str:
+        return self.arm.released if self.setting.workload.reads else self.arm.label
+
+    @property
+    def state_label(self) -> str:
+        if self.is_first is None:
+            return self.state
+        return f"{'first' if self.is_first else 'later'}, {self.state}"
+
+    @property
+    def typical(self) -> tuple[Result, Epoch] | None:
+        """The epoch of median duration; time series show this one."""
+        timed = sorted(self.measured, key=lambda pair: (pair[1].seconds, pair[0].id))
         return timed[(len(timed) - 1) // 2] if timed else None
 
-
-def settings_of(run: Run) -> list[Setting]:
-    """Return the settings of all workloads that have epochs, by workload name, each from the
-    nearest store to the farthest."""
-    found: dict[tuple[str, ...], Setting] = {}
-    # Counted results first: one that failed early has no details of its workload.
-    for result in sorted(run.results, key=lambda one: not one.counted):
-        if not result.workload.has_epochs:
-            continue
-        setting = Setting(result.workload, result.shape, result.dataset)
-        found.setdefault(setting.key, setting)
-    return sorted(
-        found.values(),
-        key=lambda one: (
-            one.workload.kind == "read",
-            one.workload.name,
-            one.shape.latency_s,
-            -(one.shape.bytes_per_s or float("inf")),
-            one.shape.name,
-            one.dataset,
-        ),
-    )
+    @property
+    def modes(self) -> frozenset[str]:
+        return frozenset(epoch.mode for _, epoch in self.measured if epoch.mode)
 
 
 def rows_of(run: Run) -> list[Row]:
-    """Return rows by setting, then by `Arm.rank`."""
-    rows: list[Row] = []
-    for setting in settings_of(run):
-        groups: dict[str, list[Result]] = {}
-        for result in run.results:
-            if Setting(result.workload, result.shape, result.dataset).key == setting.key:
-                groups.setdefault(result.arm.name, []).append(result)
-        for group in sorted(groups.values(), key=lambda group: group[0].arm.rank):
-            rows.append(_row(setting, group))
-    return rows
+    """Return all rows, by setting, arm, and state; one without a figure for an arm that has no
+    result that counts."""
+    settings: dict[tuple[str, ...], Setting] = {}
+    # Counted results first: one that failed early has no details of its workload.
+    for result in sorted(run.results, key=lambda one: not one.counted):
+        if not result.figures and result.workload.kind not in ("catalog", "resources"):
+            setting = Setting(result.workload, result.shape, result.dataset)
+            settings.setdefault(setting.key, setting)
+    rows: dict[tuple[object, ...], Row] = {}
+    bad: dict[tuple[object, ...], list[Result]] = {}
+    for result in run.results:
+        setting = settings.get(Setting(result.workload, result.shape, result.dataset).key)
+        if setting is None:
+            continue
+        if not result.counted:
+            bad.setdefault((result.arm.name, setting.key), []).append(result)
+            continue
+        for epoch in result.epochs:
+            row = _row(result, epoch, setting)
+            had = rows.get(row.key, row)
+            rows[row.key] = replace(had, measured=(*had.measured, (result, epoch)))
+    found = [
+        replace(row, left_out=tuple(bad.get((row.arm.name, row.setting.key), ())))
+        for row in rows.values()
+    ]
+    have = {(row.arm.name, row.setting.key) for row in found}
+    for key, results in bad.items():
+        if key not in have:
+            first = results[0]
+            setting = settings[Setting(first.workload, first.shape, first.dataset).key]
+            found.append(Row(first.arm, setting, "", 0, None, (), tuple(results)))
+    return sorted(found, key=_order)
 
 
-def _row(setting: Setting, group: Sequence[Result]) -> Row:
-    counted = [result for result in group if result.counted]
-    busy = _over(counted, lambda one: _busy_share(one.measured))
-    later_busy = _over(counted, lambda one: _busy_share(one.later))
-    return Row(
-        arm=group[0].arm,
-        setting=setting,
-        results=tuple(counted),
-        left_out=tuple(result for result in group if not result.counted),
-        bytes_per_s=_over(counted, lambda one: _rate(one.measured, lambda e: e.size_bytes)),
-        samples_per_s=_over(counted, lambda one: _rate(one.measured, lambda e: e.samples)),
-        busy_share=busy.within(0, 1) if busy else None,
-        first_batch_s=_over(
-            counted, lambda one: one.measured[0].first_batch_s if one.measured else None
-        ),
-        later_bytes_per_s=_over(counted, lambda one: _rate(one.later, lambda e: e.size_bytes)),
-        later_busy_share=later_busy.within(0, 1) if later_busy else None,
-        fed=fed_estimate(counted),
-        gets=_over(counted, lambda one: _mean(e.gets for e in one.measured)),
-        training_gets=_mean(map(_training_gets, counted)),
-        cpu_s_per_gb=_cpu(counted),
-        memory_bytes=max(
-            (e.memory_bytes for one in counted for e in one.epochs if e.memory_bytes is not None),
-            default=None,
-        ),
-        origins=_origins([epoch for one in counted for epoch in one.measured]),
-        later_origins=_origins([epoch for one in counted for epoch in one.later]),
+def _row(result: Result, epoch: Epoch, setting: Setting) -> Row:
+    is_bare = epoch.arm == BARE
+    arm = Arm(name=BARE, title=BARE, system=BARE) if is_bare else result.arm
+    is_first = None if setting.workload.reads or epoch.number is None else epoch.number == 0
+    return Row(arm, setting, epoch.state, epoch.readers, is_first, ())
+
+
+def _order(row: Row) -> tuple[object, ...]:
+    state = _STATES.index(row.state) if row.state in _STATES else len(_STATES)
+    return (
+        *row.setting.order,
+        row.arm.system == BARE,
+        row.arm.rank,
+        row.is_first is False,
+        state,
+        row.readers,
     )
 
 
-def _over(results: Iterable[Result], of: Callable[[Result], float | None]) -> Estimate | None:
-    found = [value for value in map(of, results) if value is not None]
-    return estimate(found)
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure of a row: a column of every table. `training_head` is its name there, if another.
+    `has_interval`: a table shows its 95% interval, where there is one."""
+
+    head: str
+    text: Callable[[float], str]
+    of: Callable[[Epoch], float | None]
+    training_head: str = ""
+    has_interval: bool = False
+    of_pairs: bool = False  # every epoch has a neighbour of its own, so each one is a value
+    is_most: bool = False
+    may_be_zero: bool = True  # else no column where all rows have nothing
+    is_share: bool = False
+
+    def estimate(self, row: Row) -> Estimate | None:
+        if self.of_pairs:
+            pairs = [value for _, e in row.measured if (value := self.of(e)) is not None]
+            found = estimate(pairs)
+            return None if found is None else replace(found, mean=statistics.median(pairs))
+        values = row.repeat_values(self.of)
+        if self.is_most:
+            return Estimate(max(values), tuple(values)) if values else None
+        found = estimate(values)
+        return found.within(0, 1) if found is not None and self.is_share else found
 
 
-def _rate(epochs: Sequence[Epoch], of: Callable[[Epoch], float]) -> float | None:
-    seconds, total = sum(e.seconds for e in epochs), sum(of(e) for e in epochs)
-    return total / seconds if seconds and total else None
+def _per_gb(epoch: Epoch) -> float | None:
+    used = epoch.cpu_s.get("system")
+    return used / epoch.size_bytes * 1e9 if used is not None and epoch.size_bytes else None
 
 
-def _busy_share(epochs: Sequence[Epoch]) -> float | None:
-    timed = [epoch for epoch in epochs if epoch.busy_share is not None]
-    seconds = sum(epoch.seconds for epoch in timed)
-    if not seconds:
-        return None
-    return sum((epoch.busy_share or 0.0) * epoch.seconds for epoch in timed) / seconds
+def _millions(value: float | None) -> float | None:
+    return None if value is None else value / 1e6
 
 
-def _training_gets(result: Result) -> float | None:
-    """Return GETs of a whole training: the first epoch, then the last measured one repeated.
+# The place for one more kind of figure: an epoch's field in results.py, and a line here.
+MEASURES = {
+    "busy": Measure(
+        "busy", estimates.share, lambda e: e.busy_with_first_batch, has_interval=True, is_share=True
+    ),
+    "busy_after_first": Measure(
+        "once begun", estimates.share, lambda e: e.busy_share, is_share=True
+    ),
+    "samples_per_s": Measure(
+        "files/s", estimates.count, lambda e: e.samples_per_s, "samples/s", has_interval=True
+    ),
+    "mb_per_s": Measure("MB/s", estimates.count, lambda e: _millions(e.bytes_per_s)),
+    "native_ratio": Measure(
+        "of native", estimates.quotient, lambda e: e.native_ratio, has_interval=True, of_pairs=True
+    ),
+    "bare_ratio": Measure("of client", estimates.quotient, lambda e: e.bare_ratio, of_pairs=True),
+    "first_batch_s": Measure("1st batch", estimates.seconds, lambda e: e.first_batch_s),
+    "gets": Measure(
+        "GETs",
+        estimates.count,
+        lambda e: None if e.gets is None else e.gets / e.passes,
+        may_be_zero=False,
+    ),
+    "fetched": Measure(
+        "fetched", lambda value: f"{value:.3f}", lambda e: e.fetched_share, may_be_zero=False
+    ),
+    "hits": Measure("hits", estimates.share, lambda e: e.hit_share, may_be_zero=False),
+    "cpu_s_per_gb": Measure("CPU s/GB", lambda value: f"{value:.2f}", _per_gb),
+    "memory_mb": Measure(
+        "memory MB", estimates.count, lambda e: _millions(e.memory_bytes or None), is_most=True
+    ),
+    "messages": Measure(
+        "messages",
+        estimates.count,
+        lambda e: None if e.messages is None else e.messages / e.passes,
+    ),
+}
 
-    None for a single cold epoch: it does not predict later ones.
-    """
-    gets = [epoch.gets for epoch in result.epochs]
-    if not gets or gets[0] is None or gets[-1] is None:
-        return None
-    if len(gets) == 1 and result.arm.state != "warm":
-        return None
-    return gets[0] + (TRAINING_EPOCHS - 1) * gets[-1]
+
+def table_of(setting: Setting, rows: Sequence[Row], title: str) -> Table:
+    """Return the table of a setting: a line for each row, a column for each measure that any row
+    has. Of native files, and of a bare client, the costs are none."""
+    shown = [row for row in rows if row.counted]
+    names = [name for name in MEASURES if _is_column(name, shown)]
+    if not setting.workload.reads:
+        names = [
+            name for name in names if name != "mb_per_s"
+        ]  # as samples/s are, by another number
+    at_once = "readers" if setting.workload.reads else "at once"
+    head, lines = ["read through", "state", at_once], list[list[str]]()
+    for row in shown:
+        lines.append([row.label, row.state_label, str(row.readers)])
+    for name in names:
+        measure = MEASURES[name]
+        figures = [_shown(row, name) for row in shown]
+        head.append(measure.training_head if not setting.workload.reads else "")
+        head[-1] = head[-1] or measure.head
+        for line, found in zip(lines, figures, strict=True):
+            line.append("–" if found is None else measure.text(found.mean))
+        if measure.has_interval and any(one and one.low is not None for one in figures):
+            head.append("95% interval")
+            for line, found in zip(lines, figures, strict=True):
+                line.append(estimates.interval(found, measure.text))
+    ours = [place for place, row in enumerate(shown) if row.arm.system == "penstock"]
+    return Table(head, lines, title=title, ours=ours)
 
 
-def _cpu(results: Sequence[Result]) -> dict[str, float]:
-    """CPU seconds for each 10^9 bytes read, by who used them."""
-    epochs = [epoch for one in results for epoch in one.measured if epoch.cpu_s]
-    size_gb = sum(epoch.size_bytes for epoch in epochs) / 1e9
-    if not size_gb:
-        return {}
-    used: dict[str, float] = {}
-    for epoch in epochs:
-        for user, cpu_s in epoch.cpu_s.items():
-            used[user] = used.get(user, 0.0) + cpu_s / size_gb
-    return used
+def _is_column(name: str, rows: Sequence[Row]) -> bool:
+    found = [one.mean for row in rows if (one := _shown(row, name)) is not None]
+    return any(found) or (bool(found) and MEASURES[name].may_be_zero)
 
 
-def _origins(epochs: Sequence[Epoch]) -> dict[str, float] | None:
-    """Return shares of bytes by origin: tiers, store; the rest came from the page cache."""
-    known = [epoch for epoch in epochs if epoch.size_bytes and epoch.get_bytes is not None]
+def _shown(row: Row, name: str) -> Estimate | None:
+    without_process = row.arm.system in ("native", "ceiling", BARE)
+    return None if without_process and name in ("cpu_s_per_gb", "memory_mb") else row.figure(name)
+
+
+def training_gets(results: Iterable[Result]) -> float | None:
+    """Return GETs of a whole training, in the mean over repeats: the first epoch, then the last
+    measured one repeated. A single cold epoch does not predict later ones, and is left out."""
+    found: list[float] = []
+    for result in results:
+        epochs = [e for e in result.epochs if e.readers == result.epochs[0].readers]
+        gets = [epoch.gets for epoch in epochs if epoch.number is not None]
+        predicts = len(gets) > 1 or (gets and result.arm.state == "warm")
+        if predicts and gets[0] is not None and gets[-1] is not None:
+            found.append(gets[0] + (TRAINING_EPOCHS - 1) * gets[-1])
+    return statistics.fmean(found) if found else None
+
+
+def origins(row: Row) -> dict[str, float] | None:
+    """Return shares of the bytes read by origin: tiers, store; the rest came from the page cache,
+    or, of a system that does not count its hits, from that or its own cache."""
+    known = [e for _, e in row.measured if e.size_bytes and e.get_bytes is not None]
     total = sum(epoch.size_bytes for epoch in known)
     if not total:
         return None
     found: dict[str, float] = {}
-    split = all(epoch.hit_bytes is not None for epoch in known)
+    rest = "pages" if all(epoch.hit_bytes is not None for epoch in known) else "cache"
     for epoch in known:
         left = epoch.size_bytes
-        for tier, size in sorted((epoch.hit_bytes or {}).items(), key=_tier_order):
+        tiers = sorted((epoch.hit_bytes or {}).items(), key=lambda item: _tier_order(item[0]))
+        for name, size in [*tiers, ("store", epoch.get_bytes or 0.0), (rest, left)]:
             taken = min(left, size)
-            found[tier] = found.get(tier, 0.0) + taken / total
+            found[name] = found.get(name, 0.0) + taken / total
             left -= taken
-        fetched = min(left, epoch.get_bytes or 0.0)
-        found["store"] = found.get("store", 0.0) + fetched / total
-        rest = "pages" if split else "cache"
-        found[rest] = found.get(rest, 0.0) + (left - fetched) / total
     return found
 
 
-def _tier_order(item: tuple[str, float]) -> tuple[int, str]:
+def _tier_order(name: str) -> tuple[int, str]:
     known = ("MEM", "SSD", "HDD")
-    return (known.index(item[0]) if item[0] in known else len(known), item[0])
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return (known.index(name) if name in known else len(known), name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,192 +379,32 @@ class Fed:
     at_least: bool = False
 
 
+def busy_by_count(result: Result) -> dict[int, float]:
+    """Return the busy share of each number of accelerators: of a warm arm's epochs all, else of
+    the first one."""
+    found: dict[int, list[float]] = {}
+    for epoch in result.epochs:
+        if epoch.busy_share is not None and (result.arm.state == "warm" or not epoch.number):
+            found.setdefault(epoch.readers, []).append(epoch.busy_share)
+    return {count: statistics.fmean(shares) for count, shares in sorted(found.items())}
+
+
 def fed(result: Result) -> Fed | None:
-    if result.workload.accelerator is None:
+    points = busy_by_count(result)
+    if result.workload.accelerator is None or not points:
         return None
-    points = result.accelerator_runs or _own_point(result)
-    if not points:
-        return None
-    found = _fed(points)
-    return Fed(found.count * result.workload.scale, found.at_least)
+    sure, scale = 0, result.workload.scale
+    for count, share in points.items():
+        if share < GOAL:
+            return Fed(max(float(sure), count * share / GOAL) * scale)
+        sure = count
+    return Fed(sure * scale, at_least=True)
 
 
-def fed_estimate(results: list[Result]) -> FedEstimate | None:
-    found = [one for one in map(fed, results) if one is not None]
+def fed_of(row: Row) -> FedEstimate | None:
+    """Return how many accelerators the arm of a row feeds, over its repeats."""
+    found = [one for one in map(fed, row.results) if one is not None]
     counted = estimate([one.count for one in found])
     if counted is None:
         return None
     return FedEstimate(counted, all(one.at_least for one in found))
-
-
-def _fed(points: tuple[tuple[int, float], ...]) -> Fed:
-    sure = 0
-    for count, share in points:
-        if share < GOAL:
-            return Fed(max(float(sure), count * share / GOAL))
-        sure = count
-    return Fed(float(sure), at_least=True)
-
-
-def _own_point(result: Result) -> tuple[tuple[int, float], ...]:
-    """Return the only point of a workload with one number of accelerators."""
-    epochs = [one for one in result.measured if one.busy_share is not None]
-    if not epochs:
-        return ()
-    seconds = sum(one.seconds for one in epochs)
-    busy_s = sum((one.busy_share or 0.0) * one.seconds for one in epochs)
-    return ((result.workload.accelerators or 1, busy_s / seconds),)
-
-
-# -- the workload `states`: each system cold, cached and warm, by the number of readers ----------
-
-BARE = "bare client"
-HEAD = (
-    *("read through", "state", "readers", "files/s", "MB/s", "of native", "of client"),
-    *("CPU s/GB", "memory MB", "messages"),
-)
-_READ_STATES = ("cold", "cached", "warm")
-
-
-@dataclass(frozen=True, slots=True)
-class StateRow:
-    """One arm in one state. Costs are of all processes of the system, without readers and store."""
-
-    arm: Arm
-    setting: Setting
-    state: str
-    readers: int
-    samples: int
-    files_per_s: float
-    mb_per_s: float
-    native_ratio: float | None
-    bare_ratio: float | None
-    cpu_s_per_gb: float
-    memory_mb: float  # the most; 0 for what has no process of its own
-    messages_per_epoch: float | None
-    modes: frozenset[str]
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Return what a table shows below HEAD."""
-        cost = (f"{self.cpu_s_per_gb:.2f}", count(self.memory_mb)) if self.memory_mb else ("–", "–")
-        messages = self.messages_per_epoch
-        return (
-            name_of(self.arm),
-            self.state,
-            str(self.readers),
-            count(self.files_per_s),
-            count(self.mb_per_s),
-            share(self.native_ratio),
-            share(self.bare_ratio),
-            *cost,
-            "–" if messages is None else count(messages),
-        )
-
-
-def state_rows(run: Run) -> list[StateRow]:
-    """Return rows by setting, then by arm, state and number of readers."""
-    groups: dict[tuple[tuple[str, ...], str, str, int], list[tuple[Result, Sample]]] = {}
-    for result in run.counted:
-        for sample in result.samples:
-            key = (setting_of(result).key, sample.arm, sample.state, sample.readers)
-            groups.setdefault(key, []).append((result, sample))
-    rows = [_state_row(group) for group in groups.values()]
-    return sorted(
-        rows,
-        key=lambda row: (
-            row.setting.key,
-            _is_bare(row.arm),
-            row.arm.rank,
-            _READ_STATES.index(row.state) if row.state in _READ_STATES else len(_READ_STATES),
-            row.readers,
-        ),
-    )
-
-
-def setting_of(result: Result) -> Setting:
-    return Setting(result.workload, result.shape, result.dataset)
-
-
-def name_of(arm: Arm) -> str:
-    """Return the system and its release: `Penstock 0.1.0`, `Penstock 0.1.0, passthrough`."""
-    system, *rest = arm.title.split(", ")
-    kept = [word for word in rest if word not in ("cold", "warm")]
-    release = arm.version.split()[:1]
-    return ", ".join([" ".join([system, *release]), *kept])
-
-
-def sentence(rows: Sequence[StateRow]) -> str:
-    """Return a plain sentence about warm epochs of one setting; empty without Penstock's.
-
-    It compares with the same number of readers: the most that was measured.
-    """
-    warm = [row for row in rows if row.state == "warm"]
-    most = max((row.readers for row in warm), default=0)
-    warm = [row for row in warm if row.readers == most]
-    ours = next((row for row in warm if row.arm.system == "penstock"), None)
-    if ours is None:
-        return ""
-    messages = ours.messages_per_epoch
-    speed = f"{ours.mb_per_s:,.0f} MB/s"
-    if ours.native_ratio is not None:
-        speed = f"{ours.native_ratio:.0%} of the speed of native files"
-    text = f"A warm epoch through {_spoken(ours)} reads at {speed}"
-    if messages is not None:
-        text += f" and sends its daemon {messages:,.0f} messages"
-    others = [row for row in warm if row.arm.system not in ("penstock", "native")]
-    if not others:
-        return f"{text}."
-    best = max(others, key=lambda row: row.files_per_s)
-    factor = ours.files_per_s / best.files_per_s
-    return f"{text}; that is {times(factor)} times as fast as {_spoken(best)}."
-
-
-def count(value: float) -> str:
-    return f"{value:,.1f}" if 0 < value < 10 else f"{value:,.0f}"
-
-
-def share(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
-
-
-def _state_row(group: Sequence[tuple[Result, Sample]]) -> StateRow:
-    result, first = group[0]
-    samples = [sample for _, sample in group]
-    arm = Arm(name=BARE, title=BARE, system=BARE) if first.arm == BARE else result.arm
-
-    def median(of: Callable[[Sample], float]) -> float:
-        return statistics.median(map(of, samples))
-
-    return StateRow(
-        arm=arm,
-        setting=setting_of(result),
-        state=first.state,
-        readers=first.readers,
-        samples=len(samples),
-        files_per_s=median(lambda one: one.files / one.seconds),
-        mb_per_s=median(lambda one: one.size_bytes / one.seconds / 1e6),
-        native_ratio=_median(one.native_ratio for one in samples),
-        bare_ratio=_median(one.bare_ratio for one in samples),
-        cpu_s_per_gb=median(lambda one: one.cpu_s / one.size_bytes * 1e9),
-        memory_mb=max(one.memory_bytes for one in samples) / 1e6,
-        messages_per_epoch=_median(
-            None if one.messages is None else one.messages / one.epochs for one in samples
-        ),
-        modes=frozenset(one.mode for one in samples),
-    )
-
-
-def _is_bare(arm: Arm) -> bool:
-    return arm.system == BARE
-
-
-def _spoken(row: StateRow) -> str:
-    return row.arm.title.split(", ")[0]
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None

@@ -1,4 +1,4 @@
-"""A table as a value, and how a terminal and Markdown show it; a page does it in its template.
+"""Tables as values, and how a terminal and Markdown show them; a page does it in its template.
 
 Names of arms and messages of programs come from outside: what no document may hold is replaced.
 """
@@ -43,17 +43,22 @@ def plain(words: str) -> str:
 
 def markdown(table: Table) -> str:
     rules = ["---" if place in table.texts else "---:" for place in range(len(table.head))]
-    lines = [table.head, rules, *(map(plain, row) for row in table.rows)]
+    rows = [
+        [f"**{cell}**" if number in table.ours else cell for cell in map(plain, row)]
+        for number, row in enumerate(table.rows)
+    ]
+    lines = [table.head, rules, *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def output_console(width: int = 132) -> Console:
+def output_console(width: int = 200) -> Console:
     """Return standard output. A pipe has no width, and a cut table is no use in a file."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=width)
 
 
 def print_tables(tables: Iterable[Table], console: Console) -> None:
+    """Print tables; a name that several lines begin with stands in the first of them."""
     for table in tables:
         shown = RichTable(
             title=clean(table.title) or None,
@@ -62,8 +67,13 @@ def print_tables(tables: Iterable[Table], console: Console) -> None:
             title_style="bold",
         )
         for place, name in enumerate(table.head):
-            shown.add_column(name, justify="left" if place in table.texts else "right")
+            justify = "left" if place in table.texts else "right"
+            shown.add_column(name, justify=justify, no_wrap=place in table.texts)
+        before = None
         for number, row in enumerate(table.rows):
             cells = [Text(clean(cell), _STYLES.get(cell, "")) for cell in row]
+            if 1 in table.texts and row[0] == before:
+                cells[0] = Text()
+            before = row[0]
             shown.add_row(*cells, style="bold" if number in table.ours else None)
         console.print(shown)

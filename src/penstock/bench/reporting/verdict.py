@@ -1,101 +1,86 @@
-"""The verdict of a run: a sentence for each setting, and of its goals; from counted results. Pure.
+"""The verdict of a run: what the first epoch from empty caches is like, and what warm ones are.
 
-Penstock is represented by its plain warm arm where there is one, else by the arm that did best.
-Every other system is represented by its best arm, whatever its state. Where the
-repeats can show no difference of speeds, none is claimed; numbers of accelerators fed stand side by
-side, and nothing is claimed of their difference.
-
-A goal of the plan that the run cannot judge (an arm without a valid result, a machine with other
-cores, a passthrough mount that fell back) has no verdict: nothing is guessed.
+Both are said of each setting that shows them, from counted results; the headline is the most
+telling of each. In first epochs Penstock is represented by its best arm, with the order of the
+epoch or without, and says so; every other system by its best arm. Where the repeats can show no
+difference of speeds, none is claimed, and a share that is not known is not named. Numbers of
+accelerators fed stand side by side, and nothing is claimed of their difference. Pure.
 """
 
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from pydantic import ValidationError
-
-from penstock.bench.plans.model import GoalPlan
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.estimates import SIGNIFICANCE, Estimate, ratio, welch
-from penstock.bench.reporting.results import Epoch, Result, Run, number
-from penstock.bench.reporting.rows import BARE, METHOD, Row, Setting, StateRow, name_of, sentence
+from penstock.bench.reporting.results import BARE, Run
+from penstock.bench.reporting.rows import FED_METHOD, Row, Setting, busy_by_count, fed_of
 
 OURS = "penstock"
-REFERENCES = ("native", "ceiling")
+REFERENCES = ("native", "ceiling", BARE)
 _PEERS = 3
+# Beyond this, an interval says more about the machine than about the systems.
+_WIDEST = 1.5
+# Processes that start together need some milliseconds for it on few cores.
+_SHORTEST_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one setting shows, in a sentence; `rows` are those that it names, ours first.
+    `is_shown`: the systems differ, or could."""
+
+    sentence: str
+    setting: Setting
+    rows: tuple[Row, ...] = ()
+    fed: bool = False
+    is_shown: bool = True
+    is_warm: bool = False
+
+    @property
+    def weight(self) -> tuple[bool, bool, bool, float, float]:
+        """Which one is the headline: ours against others, busy accelerators, a far store."""
+        shape = self.setting.shape
+        compared = len(self.rows) > 1 and self.is_shown
+        slowness = 1 / shape.bytes_per_s if shape.bytes_per_s else 0.0
+        trains = not self.setting.workload.reads
+        return bool(self.rows), compared, trains, shape.latency_s, slowness
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`sentence` is the headline; `others` have a sentence for each further setting."""
+    """`sentence` is the headline, made of `headline`; `others` have a sentence for each further
+    finding. `warnings`: why a figure is not to be trusted."""
 
     sentence: str
-    setting: Setting | None
-    ours: Row | None
-    peers: tuple[Row, ...]
-    native: Row | None
-    notes: tuple[str, ...]
-    others: tuple[tuple[Setting, str], ...]
+    headline: tuple[Finding, ...] = ()
+    others: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Finding:
-    sentence: str
-    setting: Setting
-    ours: Row | None = None
-    peers: tuple[Row, ...] = ()
-    native: Row | None = None
-    fed: bool = False
-    storage_sufficed: bool = False  # storage limited none of the systems
-
-    @property
-    def weight(self) -> tuple[bool, bool, bool, float, float]:
-        """Which setting is the headline: ours against others, fed accelerators, a far store."""
-        shape = self.setting.shape
-        compared = self.ours is not None and bool(self.peers) and not self.storage_sufficed
-        slowness = 1 / shape.bytes_per_s if shape.bytes_per_s else 0.0
-        return self.ours is not None, compared, self.fed, shape.latency_s, slowness
-
-
-def judge(run: Run, rows: Sequence[Row], states: Sequence[StateRow] = ()) -> Verdict:
+def judge(run: Run, rows: Sequence[Row]) -> Verdict:
     settings = list({row.setting.key: row.setting for row in rows}.values())
-    findings = [_finding(s, [row for row in rows if row.setting == s]) for s in settings]
-    further = _states(states)
-    if not findings and further:
-        (_, first_sentence), *rest = further
-        return Verdict(first_sentence, None, None, (), None, (), tuple(rest))
-    if not findings and any(one.figures for one in run.counted):
-        count = len(run.counted)
-        return Verdict(
-            f"{count} measured; this run compares nothing.", None, None, (), None, (), ()
-        )
-    if not findings:
-        why = "no experiment has a result yet" if run.unfinished else "it has no results"
-        return Verdict(f"This run has no verdict: {why}.", None, None, (), None, (), ())
-    first = max(findings, key=lambda one: one.weight)
-    others = [(one.setting, one.sentence) for one in findings if one is not first]
+    found: list[Finding] = []
+    for setting in settings:
+        found += _findings([row for row in rows if row.setting == setting])
+    if not found:
+        return Verdict(_nothing(run))
+    first = [one for one in found if not one.is_warm]
+    warm = [one for one in found if one.is_warm]
+    headline: list[Finding] = []
+    if first:
+        headline.append(max(first, key=lambda one: one.weight))
+    if warm:  # many small files: they are what a mount is slow at
+        headline.append(min(warm, key=lambda one: one.setting.dataset == "large"))
+    if any(one.rows for one in headline):
+        headline = [one for one in headline if one.rows]
     return Verdict(
-        sentence=first.sentence,
-        setting=first.setting,
-        ours=first.ours,
-        peers=first.peers,
-        native=first.native,
-        notes=tuple(_notes(run, rows, first)),
-        others=(*others, *further),
+        sentence=" ".join(one.sentence for one in headline),
+        headline=tuple(headline),
+        others=tuple(one for one in found if one not in headline),
+        notes=tuple(_notes(run, rows, headline)),
+        warnings=tuple(_warnings(headline)),
     )
-
-
-def _states(rows: Sequence[StateRow]) -> list[tuple[Setting, str]]:
-    """Return a sentence for each setting of the workload `states` that has one."""
-    settings = {row.setting.key: row.setting for row in rows}
-    found = [
-        (setting, sentence([row for row in rows if row.setting.key == key]))
-        for key, setting in settings.items()
-    ]
-    # Many small files first: they are what a mount is slow at.
-    return sorted((one for one in found if one[1]), key=lambda one: one[0].dataset == "large")
 
 
 def difference(ours: Row, theirs: Row) -> tuple[Estimate | None, bool | None]:
@@ -110,86 +95,103 @@ def difference(ours: Row, theirs: Row) -> tuple[Estimate | None, bool | None]:
     return ratio(left.values, right.values), None if chance is None else chance < SIGNIFICANCE
 
 
-def _finding(setting: Setting, rows: Sequence[Row]) -> _Finding:
+def _nothing(run: Run) -> str:
+    if any(one.figures for one in run.counted):
+        return f"{len(run.counted)} measured; this run compares nothing."
+    why = "no experiment has a result yet" if run.unfinished else "it has no results"
+    return f"This run has no verdict: {why}."
+
+
+def _findings(rows: Sequence[Row]) -> list[Finding]:
+    """Return what one setting shows: of first epochs, of warm ones."""
+    setting = rows[0].setting
     counted = [row for row in rows if row.counted and row.speed is not None]
-    candidates = [row for row in counted if row.arm.system == OURS]
-    if not candidates:
-        return _Finding(
-            f"No valid run of Penstock: there is no figure for it here ({_why(rows)}).", setting
-        )
-    ours = _subject(candidates)
-    native = next((row for row in counted if row.arm.system == "native"), None)
-    peers = _best_of_each([r for r in counted if r.arm.system not in (OURS, *REFERENCES)])
-    if ours.fed is not None and all(row.fed is not None for row in peers):
-        sufficed = bool(peers) and all(row.fed and row.fed.at_least for row in (ours, *peers))
-        sentence = _feeds_all_tried(ours, peers) if sufficed else _feeds(ours, peers)
-        return _Finding(sentence, setting, ours, peers, native, fed=True, storage_sufficed=sufficed)
-    return _Finding(_reads(ours, peers, native, candidates), setting, ours, peers, native)
+    if not any(row.arm.system == OURS for row in counted):
+        if not any(row.arm.system == OURS or row.counted for row in rows):
+            return []
+        what = f"No valid run of Penstock: there is no figure for it here ({_why(rows)})."
+        return [Finding(what, setting)]
+    if any(len(busy_by_count(result)) > 1 for row in counted for result in row.results):
+        return [_feeds(counted)]
+    most = max(row.readers for row in counted)
+    here = [row for row in counted if row.readers == most]
+    first = [row for row in here if row.begins_empty]
+    warm = [row for row in here if row.state == "warm"]
+    later = [row for row in warm if not row.is_first] or warm
+    busy = not setting.workload.reads and any(row.figure("busy") for row in first)
+    native = next((row for row in here if row.arm.system == "native" and row.is_first), None)
+    found = [_keeps_busy(first, native) if busy else _reads_first(first)]
+    if setting.workload.kind in ("read", "job") or found == [None]:
+        found.append(_reads_warm(later, here))
+    return [one for one in found if one is not None]
 
 
-def _subject(candidates: Sequence[Row]) -> Row:
-    plain = [
-        row
-        for row in candidates
-        if row.arm.state == "warm" and row.arm.cache_share >= 1 and not row.arm.hinted
-    ]
-    return max(plain or candidates, key=_sort_key)
+def _subject(rows: Sequence[Row]) -> Row | None:
+    return max((row for row in rows if row.arm.system == OURS), key=_best, default=None)
 
 
-def _best_of_each(rows: Sequence[Row]) -> tuple[Row, ...]:
-    best: dict[str, Row] = {}
-    for row in rows:
-        other = best.get(row.arm.system)
-        if other is None or _sort_key(row) > _sort_key(other):
-            best[row.arm.system] = row
-    return tuple(sorted(best.values(), key=_sort_key, reverse=True)[:_PEERS])
-
-
-def _sort_key(row: Row) -> tuple[float, float]:
+def _best(row: Row) -> tuple[float, float]:
+    busy = row.figure("busy")
     assert row.speed is not None
-    return row.fed.estimate.mean if row.fed else 0.0, row.speed.mean
+    return busy.mean if busy else 0.0, row.speed.mean
 
 
-def _feeds(ours: Row, peers: Sequence[Row]) -> str:
-    assert ours.fed is not None
+def _best_of_each(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Return the best row of every system but our own and the references."""
+    best: dict[str, Row] = {}
+    for row in sorted(rows, key=_best):
+        if row.arm.system not in (OURS, *REFERENCES):
+            best[row.arm.system] = row
+    return tuple(sorted(best.values(), key=_best, reverse=True)[:_PEERS])
+
+
+def _unplanned(ours: Row, rows: Iterable[Row]) -> list[Row]:
+    """Return our own arm without a hint, where the subject has one."""
+    plain = [row for row in rows if row.arm.system == OURS and not row.arm.hinted]
+    return [max(plain, key=_best)] if ours.arm.hinted and plain else []
+
+
+# -- first epochs --------------------------------------------------------------------------------
+
+
+def _keeps_busy(rows: Sequence[Row], native: Row | None) -> Finding | None:
+    if (ours := _subject(rows)) is None:
+        return None
+    others = (*_unplanned(ours, rows), *_best_of_each(rows))
     name = ours.setting.workload.accelerator_name
-    parts = [
-        f"{ours.arm.spoken} feeds {estimates.accelerators(ours.fed)} {name} at 90% or more busy",
-        *(f"{row.arm.spoken} {estimates.accelerators(row.fed)}" for row in peers if row.fed),
-    ]
-    return _sentence(", ".join(parts), (ours, *peers))
+    what = "the accelerator" if name is None else f"an {name}" if "emu" in name else f"the {name}"
+    if ours.setting.workload.scaled:
+        what += f" of scale {ours.setting.workload.scale:.3g}"
+    parts = [f"{ours.spoken} keeps {what} {_busy(ours)} busy"]
+    parts += [f"{row.spoken} {_busy(row)}" for row in others]
+    if native is not None:
+        parts.append(f"native files {_busy(native)}")
+    text = f"In the first epoch, from empty caches, {', '.join(parts)}"
+    return Finding(_sentence(text, (ours, *others)), ours.setting, (ours, *others))
 
 
-def _feeds_all_tried(ours: Row, peers: Sequence[Row]) -> str:
-    assert ours.fed is not None
-    names = _listed([row.arm.spoken for row in (ours, *peers)])
-    most = estimates.accelerators(ours.fed).removesuffix(" or more")
-    name = ours.setting.workload.accelerator_name
-    text = f"{names} feed all that was tried ({most} {name}): storage was not the limit"
-    return _sentence(text, (ours, *peers))
+def _busy(row: Row) -> str:
+    found = row.figure("busy")
+    return "–" if found is None else estimates.share(found.mean)
 
 
-def _reads(ours: Row, peers: Sequence[Row], native: Row | None, candidates: Sequence[Row]) -> str:
-    verb = "reads" if ours.setting.workload.kind == "read" else "trains"
-    cold = [row for row in candidates if row is not ours and row.arm.state == "cold"]
-    rivals = list(peers) or cold[:1]
+def _reads_first(rows: Sequence[Row]) -> Finding | None:
+    if (ours := _subject(rows)) is None:
+        return None
+    verb = "reads" if ours.setting.workload.reads else "trains"
+    rivals = (*_best_of_each(rows), *_unplanned(ours, rows))
     comparisons = [_compared_with(ours, row) for row in rivals]
-    of_native = _of_native(ours, native)
-    if not comparisons and of_native is None:
-        return _sentence(
-            f"{ours.arm.spoken} {verb} {_speed(ours)}; no valid run is there to compare it with",
-            (ours,),
-        )
-    text = _listed(comparisons)
-    if of_native is not None:
-        text = f"{text}, {of_native}" if text else of_native
-    used = (ours, *rivals, native) if native is not None else (ours, *rivals)
-    return _sentence(f"{ours.arm.spoken} {verb} {text}", used)
+    if not comparisons:
+        assert ours.speed is not None
+        speed = f"{estimates.figure(ours.speed.mean)} {ours.unit}"
+        comparisons = [f"at {speed}; no valid run is there to compare it with"]
+    text = f"From empty caches {ours.spoken} {verb} {_listed(comparisons)}"
+    return Finding(_sentence(text, (ours, *rivals)), ours.setting, (ours, *rivals))
 
 
 def _compared_with(ours: Row, theirs: Row) -> str:
     found, differs = difference(ours, theirs)
-    name = theirs.arm.spoken
+    name = theirs.spoken
     assert found is not None  # both have a speed
     if differs is False:
         return f"neither faster nor slower than {name}, as far as the repeats can show"
@@ -200,252 +202,125 @@ def _compared_with(ours: Row, theirs: Row) -> str:
     return f"about as fast as {name}"
 
 
-def _of_native(ours: Row, native: Row | None) -> str | None:
-    if native is None:
+def _feeds(rows: Sequence[Row]) -> Finding:
+    """How many accelerators each system feeds, of several numbers that were tried."""
+    plain = [row for row in rows if row.arm.state == "warm" and row.arm.cache_share >= 1]
+
+    def key(row: Row) -> tuple[float, tuple[float, float]]:
+        found = fed_of(row)
+        return found.estimate.mean if found else 0.0, _best(row)
+
+    ours = max((row for row in plain or rows if row.arm.system == OURS), key=key, default=None)
+    ours = ours or max((row for row in rows if row.arm.system == OURS), key=key)
+    best: dict[str, Row] = {}
+    for row in sorted(rows, key=key):
+        if row.arm.system not in (OURS, *REFERENCES):
+            best[row.arm.system] = row
+    peers = tuple(sorted(best.values(), key=key, reverse=True)[:_PEERS])
+    fed = {row.key: found for row in (ours, *peers) if (found := fed_of(row)) is not None}
+    name = ours.setting.workload.accelerator_name
+    if peers and all(one.at_least for one in fed.values()):
+        most = estimates.accelerators(fed[ours.key]).removesuffix(" or more")
+        names = _listed([row.arm.spoken for row in (ours, *peers)])
+        text = f"{names} feed all that was tried ({most} {name}): storage was not the limit"
+        sentence = _sentence(text, (ours, *peers))
+        return Finding(sentence, ours.setting, (ours, *peers), fed=True, is_shown=False)
+    count = estimates.accelerators(fed[ours.key])
+    parts = [f"{ours.arm.spoken} feeds {count} {name} at 90% or more busy"]
+    parts += [f"{row.arm.spoken} {estimates.accelerators(fed[row.key])}" for row in peers]
+    sentence = _sentence(", ".join(parts), (ours, *peers))
+    return Finding(sentence, ours.setting, (ours, *peers), fed=True)
+
+
+# -- warm epochs ---------------------------------------------------------------------------------
+
+
+def _reads_warm(rows: Sequence[Row], others: Sequence[Row]) -> Finding | None:
+    """Compare warm epochs by the same number of readers: the most that was measured. A system that
+    keeps nothing has no warm epochs, and is named by what it has."""
+    if (ours := _subject(rows)) is None:
         return None
-    found, differs = difference(ours, native)
+    assert ours.speed is not None
+    verb = "reads" if ours.setting.workload.reads else "trains"
+    text = f"A warm epoch through {ours.spoken} {verb} {_of_native(ours, rows)}"
+    if (messages := ours.figure("messages")) is not None:
+        text += f" and sends its daemon {messages.mean:,.0f} messages"
+    if peers := _best_of_each(others):
+        text += f"; that is {_compared_with(ours, peers[0])}"
+    rivals = (*peers[:1], *(row for row in rows if row.arm.system == "native"))
+    return Finding(f"{text}.", ours.setting, (ours, *rivals), is_warm=True)
+
+
+def _of_native(ours: Row, rows: Sequence[Row]) -> str:
+    assert ours.speed is not None
+    found = ours.figure("native_ratio")
     if found is None:
-        return None
-    text = f"at {estimates.times(found.mean)} of {native.arm.spoken}"
-    if differs is False and found.low is not None and found.high is not None:
-        text += f" (95% interval {estimates.times(found.low)} to {estimates.times(found.high)})"
-    return text
+        native = next((row for row in rows if row.arm.system == "native"), None)
+        found = None if native is None else difference(ours, native)[0]
+    if found is None:
+        return f"at {estimates.figure(ours.speed.mean)} {ours.unit}"
+    if found.low is None or found.high is None:
+        return f"at {found.mean:.0%} of the speed of native files (one measurement)"
+    low, high = max(0.0, found.low), found.high
+    if not low or high / low > _WIDEST:
+        return (
+            "at a share of the speed of native files that this run cannot tell: somewhere from "
+            f"{low:.0%} to {high:.0%}"
+        )
+    interval = f"95% interval {low:.0%} to {high:.0%}"
+    return f"at {found.mean:.0%} of the speed of native files ({interval})"
 
 
 def _listed(parts: Sequence[str]) -> str:
     return " and ".join(parts) if len(parts) < 3 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def _speed(row: Row) -> str:
-    text, _ = row.shown_speed
-    return text if row.setting.workload.kind == "read" else f"at {text}"
-
-
 def _sentence(text: str, used: Sequence[Row]) -> str:
-    least = min(len(row.results) for row in used)
+    least = min(row.repeats for row in used)
     return f"{text} (one repeat: no interval)." if least == 1 else f"{text}."
 
 
 def _why(rows: Sequence[Row]) -> str:
-    ours = [result for row in rows if row.arm.system == OURS for result in row.left_out]
-    if not ours:
+    left_out = {one.id: one for row in rows if row.arm.system == OURS for one in row.left_out}
+    if not left_out:
         return "none has a result"
-    return f"{len(ours)} left out, of which the first {ours[0].why_not}"
+    return f"{len(left_out)} left out, of which the first {next(iter(left_out.values())).why_not}"
 
 
-def _notes(run: Run, rows: Sequence[Row], finding: _Finding) -> list[str]:
-    notes = [f"Measured in {finding.setting.title}: {finding.setting.details}."]
-    if finding.fed:
-        notes.append(METHOD)
-    elif finding.ours is not None:
-        notes.append(
-            "Ratios are of geometric means over repeats; whether two differ is asked of "
-            "Welch's t test on logarithms, at 5%."
-        )
-    if any(row.arm.hinted for row in (finding.ours, *finding.peers) if row is not None):
+def _notes(run: Run, rows: Sequence[Row], headline: Sequence[Finding]) -> list[str]:
+    settings = {one.setting.key: one.setting for one in headline}
+    notes = [f"Measured in {one.title}: {one.details}." for one in settings.values()]
+    if any(one.fed for one in headline):
+        notes.append(FED_METHOD)
+    notes.append(
+        "Ratios of first epochs are of geometric means over repeats; whether two differ is asked "
+        "of Welch's t test on logarithms, at 5%. Shares of native files are medians of "
+        "neighbouring measurements."
+    )
+    named = [row for one in headline for row in one.rows]
+    if any(row.arm.hinted for row in named):
         notes.append("Hinted: storage was given the order of the epoch beforehand.")
-    if finding.setting.workload.emulated:
+    if any(row.setting.workload.emulated for row in named):
         notes.append("Emulated: an accelerator is a wait of the published step time on each batch.")
     if left_out := len(run.left_out):
         who = "1 experiment" if left_out == 1 else f"{left_out} experiments"
-        here = [row for row in rows if row.setting == finding.setting]
+        here = [row for row in rows if row.setting.key in settings]
         gone = [row.arm.spoken for row in here if not row.counted]
-        named = f" There is no figure here for {_listed(gone)}." if gone else ""
-        notes.append(f"Left out: {who} that failed or did not prove what was claimed.{named}")
+        missing = f" There is no figure here for {_listed(gone)}." if gone else ""
+        notes.append(f"Left out: {who} that failed or did not prove what was claimed.{missing}")
     return notes
 
 
-# -- what the plan asks of its figures -----------------------------------------------------------
-
-_MEANINGS = {
-    "busy": "busy share of the",
-    "fetched": "bytes fetched over bytes read,",
-    "first-batch-round-trips": "round trips to the first batch, beyond native's and its transfer,",
-    "hits": "share from the local cache,",
-    "files-per-s": "samples/s,",
-    "ready-s": "seconds until ready",
-    "memory-mb": "MB of memory",
-}
-_NO_PEERS = ("native", BARE, "penstock")
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One goal at one figure."""
-
-    what: str
-    goal: str
-    figure: str
-    met: bool
-
-
-def _judged(goal: GoalPlan, what: str, figure: float, unit: str = "") -> Judged:
-    unit = f" {unit}" if unit else ""
-    if goal.at_least is not None:
-        asked, met = f"{goal.at_least:,g}{unit} or more", figure >= goal.at_least
-    else:
-        assert goal.at_most is not None
-        asked, met = f"{goal.at_most:,g}{unit} or less", figure <= goal.at_most
-    return Judged(what, asked, _figure(figure), met)
-
-
-def _is_about(goal: GoalPlan, setting: Setting) -> bool:
-    workload, dataset = setting.workload.name, setting.dataset
-    return goal.workload in (None, workload) and goal.dataset in (None, dataset)
-
-
-def judge_goals(run: Run, rows: Sequence[Row], states: Sequence[StateRow]) -> list[Judged]:
-    """Return a verdict for each goal of the plan that the results can show."""
-    cores = number(run.environment.get("cores")) or 0
-    found: list[Judged] = []
-    for goal in filter(None, map(_goal, run.goals)):
-        if cores < goal.least_cores or (goal.most_cores is not None and cores > goal.most_cores):
-            continue
-        found += _of_states(goal, states)
-        found += _of_training(goal, rows)
-        found += _of_figures(goal, run)
-    return found
-
-
-def _goal(found: Mapping[str, Any]) -> GoalPlan | None:
-    try:
-        return GoalPlan.model_validate(found)
-    except ValidationError:
-        return None
-
-
-def _of_states(goal: GoalPlan, rows: Sequence[StateRow]) -> Iterable[Judged]:
-    if goal.measure != "files-per-s":
-        return
-    for row in rows:
-        if row.arm.name != goal.arm or not _is_about(goal, row.setting):
-            continue
-        here = [one for one in rows if one.setting.key == row.setting.key]
-        most = max(one.readers for one in here)
-        wanted = most if goal.readers == "most" else goal.readers
-        if goal.state not in (None, row.state) or wanted not in (None, row.readers):
-            continue
-        if "mode=passthrough" in row.arm.options and row.modes != frozenset(["passthrough"]):
-            continue  # it fell back: this machine cannot show the row
-        beside = [one for one in here if (one.state, one.readers) == (row.state, row.readers)]
-        yield from _compared(goal, row, beside)
-
-
-def _compared(goal: GoalPlan, row: StateRow, beside: Sequence[StateRow]) -> Iterable[Judged]:
-    readers = "1 reader" if row.readers == 1 else f"{row.readers} readers"
-    dataset = f" {row.setting.dataset}" if row.setting.dataset else ""
-    what = f"{name_of(row.arm)}: {row.state}{dataset} files, {readers}"
-    if goal.of is None:
-        yield _judged(goal, what, row.files_per_s, "files/s")
-    elif goal.of in ("native", "client"):
-        ratio = row.native_ratio if goal.of == "native" else row.bare_ratio
-        if ratio is not None:
-            unit = "of native" if goal.of == "native" else "of the bare client"
-            yield _judged(goal, what, ratio, unit)
-    else:
-        others = [one for one in beside if one.arm.name == goal.of]
-        if goal.of == "peers":
-            others = [one for one in beside if one.arm.system not in _NO_PEERS]
-        if others:
-            best = max(others, key=lambda one: one.files_per_s)
-            unit = f"times {name_of(best.arm)}"
-            yield _judged(goal, what, row.files_per_s / best.files_per_s, unit)
-
-
-def _of_training(goal: GoalPlan, rows: Sequence[Row]) -> Iterable[Judged]:
-    for row in rows:
-        if row.arm.name != goal.arm or not row.counted or not _is_about(goal, row.setting):
-            continue
-        epochs = _epochs_of(row, goal.epoch)
-        epoch = "later epochs" if goal.epoch == "later" else "first epoch"
-        title = f"{row.arm.spoken}: {_MEANINGS[goal.measure]} {epoch}"
-        if goal.measure == "files-per-s":
-            beside = [one for one in rows if one.setting.key == row.setting.key]
-            yield from _training_speed(goal, title, epochs, beside)
-        elif (figure := _training_figure(goal, row, epochs, rows)) is not None:
-            yield _judged(goal, title, figure)
-
-
-def _training_speed(
-    goal: GoalPlan, title: str, epochs: Sequence[Epoch], beside: Sequence[Row]
-) -> Iterable[Judged]:
-    ours = _mean(epochs, lambda one: one.samples / one.seconds)
-    if ours is None:
-        return
-    if goal.of is None:
-        yield _judged(goal, title, ours, "samples/s")
-        return
-    for row in beside:
-        if goal.of not in (row.arm.name, row.arm.system):
-            continue
-        theirs = _mean(_epochs_of(row, goal.epoch), lambda one: one.samples / one.seconds)
-        if theirs:
-            yield _judged(goal, title, ours / theirs, f"of {row.arm.spoken}")
-            return
-
-
-def _training_figure(
-    goal: GoalPlan, row: Row, epochs: Sequence[Epoch], rows: Sequence[Row]
-) -> float | None:
-    if goal.measure == "busy":
-        return _mean(epochs, lambda one: one.busy_with_first_batch)
-    if goal.measure == "fetched":
-        return _mean(epochs, lambda one: one.fetched_share)
-    if goal.measure == "hits":
-        return _mean(epochs, lambda one: one.hit_share)
-    if goal.measure == "first-batch-round-trips":
-        return _round_trips(row, epochs, rows)
-    return None
-
-
-def _round_trips(row: Row, epochs: Sequence[Epoch], rows: Sequence[Row]) -> float | None:
-    """Starting the loader's workers is in the time of native files too; no storage helps."""
-    shape, workload = row.setting.shape, row.setting.workload
-    native = next(
-        (
-            one
-            for one in rows
-            if one.setting.key == row.setting.key and one.arm.system == "native" and one.counted
-        ),
-        None,
-    )
-    ours = _mean(epochs, lambda one: one.first_batch_s)
-    if native is None or ours is None or not shape.latency_s:
-        return None
-    theirs = _mean(_epochs_of(native, "first"), lambda one: one.first_batch_s)
-    if theirs is None:
-        return None
-    transfer_s = 0.0
-    if shape.bytes_per_s and workload.batch and workload.sample_bytes:
-        transfer_s = workload.batch * workload.sample_bytes / shape.bytes_per_s
-    return max(0.0, (ours - theirs - transfer_s) / shape.latency_s)
-
-
-def _of_figures(goal: GoalPlan, run: Run) -> Iterable[Judged]:
-    name = {"ready-s": "ready_s", "memory-mb": "memory_mb"}.get(goal.measure)
-    if name is None:
-        return
-    groups: dict[str, list[Result]] = {}
-    for one in run.counted:
-        if one.arm.name == goal.arm and goal.workload in (None, one.workload.name):
-            groups.setdefault(one.workload.name, []).append(one)
-    for workload, results in groups.items():
-        values = [one.figures[name] for one in results if name in one.figures]
-        if values:
-            figure = statistics.median(values)
-            yield _judged(goal, f"{workload}: {_MEANINGS[goal.measure]}", figure)
-
-
-def _epochs_of(row: Row, which: str) -> list[Epoch]:
-    if which == "later":
-        return [epoch for one in row.results for epoch in one.epochs[1:]]
-    return [epoch for one in row.results for epoch in one.epochs[:1]]
-
-
-def _mean(epochs: Sequence[Epoch], of: Callable[[Epoch], float | None]) -> float | None:
-    values = [value for value in map(of, epochs) if value is not None]
-    return statistics.fmean(values) if values else None
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value < 0.1 else f"{value:.2f}"
+def _warnings(headline: Sequence[Finding]) -> list[str]:
+    """Say which epochs were too short to be timed."""
+    short = {
+        row.setting.key: pair[1].seconds
+        for one in headline
+        for row in one.rows
+        if (pair := row.typical) is not None and pair[1].seconds < _SHORTEST_S
+    }
+    return [
+        f"{key[0]}: an epoch took {estimates.seconds(took)}, too short to be timed well; a larger "
+        "data set shows more"
+        for key, took in short.items()
+    ]

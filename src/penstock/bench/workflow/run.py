@@ -21,6 +21,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
+from penstock.bench.plans.arms import System
 from penstock.bench.plans.experiments import (
     Experiment,
     ExperimentConfig,
@@ -29,7 +30,7 @@ from penstock.bench.plans.experiments import (
     read_bytes,
     store_bytes,
 )
-from penstock.bench.plans.model import Plan, System
+from penstock.bench.plans.model import Plan
 from penstock.bench.workflow import checks, history, registry, remote
 from penstock.bench.workflow.engine import (
     FILE,
@@ -51,7 +52,7 @@ from penstock.bench.workspace import PREFIX, BenchError, Workspace, tail
 from penstock.errors import PenstockError, UsageError
 from penstock.units import format_bit_rate, format_size
 
-SCHEMA = 1  # of result.json
+SCHEMA = 2  # of result.json
 
 
 class ExperimentFailed(BenchError):

@@ -1,4 +1,4 @@
-"""Systems in every state, the goals of a plan, and the shipped plans: what they count and claim."""
+"""The rows of a run, the goals of a plan, and the shipped plans: what they count and claim."""
 
 import importlib.machinery
 import importlib.util
@@ -17,8 +17,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from penstock.bench.reporting.console import print_summary
-from penstock.bench.reporting.rows import sentence, state_rows
 from penstock.bench.reporting.summary import Summary, summary_of
 from tests.support.bench_ground import assert_nothing_left
 from tests.support.report_samples import write_around, write_json
@@ -34,8 +32,8 @@ ARMS = {
     "s3fs-cold": ("s3fs, cold", "s3fs"),
 }
 WARM: dict[str, Any] = {
-    "state": "warm", "readers": 8, "epochs": 2, "seconds": 2.0, "files": 20_000,
-    "size_bytes": 2_000_000_000, "reader_cpu_s": 0.5, "daemon_cpu_s": 0.1,
+    "state": "warm", "readers": 8, "passes": 2, "seconds": 2.0, "samples": 20_000,
+    "bytes": 2_000_000_000, "cpu_s": {"system": 0.1, "readers": 0.5},
     "memory_bytes": 50_000_000, "messages": 6, "mode": "pagecache", "native_ratio": 0.97,
     "bare_ratio": None,
 }  # fmt: skip
@@ -59,11 +57,11 @@ def run_of(
                 "id": f"{arm}-{dataset}-{order}",
                 "arm": {"name": arm, "title": title, "system": system, "version": "1.0 with x",
                         "state": "cold", "cache_share": 1, "options": options},
-                "workload": {"name": "read", "kind": "states"},
+                "workload": {"name": "read", "kind": "read"},
                 "shape": {"name": "plain", "latency_s": 0.0, "bytes_per_s": None},
                 "dataset": dataset,
                 "order": order,
-                "samples": [{"arm": arm, **one} for one in found],
+                "epochs": [{"arm": arm, **one} for one in found],
             },
         )  # fmt: skip
     return summary(folder, goals, cores)
@@ -73,7 +71,7 @@ def write_result(folder: Path, result: dict[str, Any]) -> None:
     place = folder / "experiments" / result["id"] / "output"
     place.mkdir(parents=True)
     proofs = [{"name": "cold", "ok": True, "detail": "as it should be"}]
-    write_json(place / "result.json", {"schema": 1, "valid": True, "proofs": proofs, **result})
+    write_json(place / "result.json", {"schema": 2, "valid": True, "proofs": proofs, **result})
 
 
 def summary(folder: Path, goals: list[dict[str, Any]] | None, cores: int = 2) -> Summary:
@@ -81,7 +79,7 @@ def summary(folder: Path, goals: list[dict[str, Any]] | None, cores: int = 2) ->
     write_json(folder / "plan.json", {"goals": goals or []})
     environment = json.loads((folder / "environment.json").read_text())
     write_json(folder / "environment.json", environment | {"cores": cores})
-    (folder / "datasets").mkdir()
+    (folder / "datasets").mkdir(exist_ok=True)
     for name, files in (("small", 1000), ("large", 2)):
         write_json(folder / "datasets" / f"{name}.json", {"files": files, "size_bytes": files})
     return summary_of(folder)
@@ -89,7 +87,7 @@ def summary(folder: Path, goals: list[dict[str, Any]] | None, cores: int = 2) ->
 
 def printed(found: Summary) -> str:
     console = Console(width=150, file=io.StringIO(), record=True)
-    print_summary(found, console)
+    found.print(console)
     return console.export_text()
 
 
@@ -99,13 +97,42 @@ def test_a_row_is_the_median_of_its_samples(tmp_path: Path) -> None:
     others = [CACHED, WARM | {"readers": 1}]
     found = run_of(tmp_path, {("penstock-cold", "small"): [slower, WARM, slowest, *others]})
     # States and counts of readers are rows of their own.
-    rows = {(row.state, row.readers): row for row in found.states}
-    assert {key: row.samples for key, row in rows.items()} == {
+    rows = {(row.state, row.readers): row for row in found.rows}
+    assert {key: len(row.measured) for key, row in rows.items()} == {
         ("warm", 8): 3, ("cached", 8): 1, ("warm", 1): 1,
     }  # fmt: skip
     row = rows["warm", 8]
-    assert (row.files_per_s, row.mb_per_s, row.cpu_s_per_gb) == (5000, 500, 0.05)
-    assert (row.native_ratio, row.messages_per_epoch) == (0.5, 3)
+
+    def mean(name: str) -> float | None:
+        estimate = row.figure(name)
+        return estimate.mean if estimate else None
+
+    names = ("samples_per_s", "mb_per_s", "cpu_s_per_gb", "native_ratio", "messages", "memory_mb")
+    assert [mean(name) for name in names] == [5000, 500, 0.05, 0.5, 3, 50]
+    # One repeat has no interval; its neighbours, three, have one.
+    native = row.figure("native_ratio")
+    assert native is not None
+    assert native.low is not None
+    assert row.speed is not None
+    assert row.speed.low is None
+
+
+def test_repeats_are_put_together_and_what_no_arm_has_is_no_column(tmp_path: Path) -> None:
+    arm = {"name": "native", "title": "native files", "system": "native", "version": ""}
+    for repeat, seconds in enumerate((2.0, 4.0)):
+        write_result(
+            tmp_path,
+            {"id": f"n{repeat}", "arm": arm, "workload": {"name": "read", "kind": "read"},
+             "shape": {"name": "plain"}, "repeat": repeat,
+             "epochs": [WARM | {"seconds": seconds, "messages": None, "cpu_s": {}}]},
+        )  # fmt: skip
+    found = summary(tmp_path, [])
+    (row,) = found.rows
+    assert row.repeats == 2
+    (table,) = found.tables()
+    assert table.head == ["read through", "state", "readers", "files/s", "95% interval", "MB/s",
+                          "of native", "95% interval"]  # fmt: skip
+    assert table.rows[0][:4] == ["native files", "warm", "8", "7,500"]
 
 
 def test_a_table_names_versions_and_what_all_processes_of_a_system_cost(tmp_path: Path) -> None:
@@ -117,19 +144,17 @@ def test_a_table_names_versions_and_what_all_processes_of_a_system_cost(tmp_path
     found = run_of(tmp_path, samples)
     lines = {" ".join(line.split()) for line in printed(found).splitlines()}
     assert lines >= {
-        "native files 1.0 warm 8 10,000 1,000 0.97 – – – 3.0",
-        "Penstock 1.0 cached 8 10,000 1,000 – – 0.05 50 3.0",
-        "JuiceFS 1.0 warm 8 2,500 250 0.97 – 0.05 50 3.0",
+        "native files 1.0 warm 8 10,000 1,000 0.97 – – 3.0",
+        "Penstock 1.0 cached 8 10,000 1,000 – 0.05 50 3.0",
+        "JuiceFS 1.0 warm 8 2,500 250 0.97 0.05 50 3.0",
     }
     assert found.verdict.sentence == (
-        "A warm epoch through Penstock reads at 97% of the speed of native files and sends its "
-        "daemon 3 messages; that is 4.0 times as fast as JuiceFS."
+        "A warm epoch through Penstock reads at 97% of the speed of native files (one measurement) "
+        "and sends its daemon 3 messages; that is 4.0 times as fast as JuiceFS."
     )
-    assert sentence(state_rows(found.run)) == found.verdict.sentence
-    # Without Penstock there is nothing to say, and without others nothing to compare.
-    assert sentence([row for row in found.states if row.arm.system == "juicefs"]) == ""
-    alone = sentence([row for row in found.states if row.arm.system == "penstock"])
-    assert alone.endswith("sends its daemon 3 messages.")
+    # Without others there is nothing to compare.
+    alone = run_of(tmp_path / "alone", {("penstock-cold", "small"): [WARM]})
+    assert alone.verdict.sentence.endswith("sends its daemon 3 messages.")
 
 
 def tool(name: str) -> ModuleType:
@@ -145,10 +170,10 @@ def test_the_readme_names_versions_and_costs(tmp_path: Path) -> None:
     both = {(arm, "small"): [COLD, WARM] for arm in ("native", "penstock-cold", "juicefs")}
     found = run_of(tmp_path, both)
     publish = tool("publish-figures")
-    lines = publish.table(found.run, found.states).splitlines()
+    lines = publish.table(found).splitlines()
     assert "| **Penstock** 1.0 | 10,000 | – | 10,000 | 0.97 | – |  | 0.05 | 50 |" in lines
     assert "| JuiceFS 1.0 | 10,000 | – | 10,000 | 0.97 | – |  | 0.05 | 50 |" in lines
-    assert publish.speed_picture(found.states).startswith("<svg")
+    assert publish.speed_picture(found.rows).startswith("<svg")
 
 
 def goal(arm: str = "penstock-cold", **fields: Any) -> dict[str, Any]:
@@ -222,7 +247,9 @@ def test_figures_of_a_catalog_are_judged_and_shown(tmp_path: Path) -> None:
 
 def epoch(number: int, seconds: float, first_s: float, **changes: Any) -> dict[str, Any]:
     store = {"gets": 4000, "get_bytes": changes.pop("get_bytes", 400_000_000)}
-    return {"epoch": number, "seconds": seconds, "samples": 4000, "bytes": 400_000_000,
+    state = "warm" if number else changes.pop("state", "planned")
+    return {"epoch": number, "state": state, "readers": 1, "seconds": seconds, "samples": 4000,
+            "bytes": 400_000_000,
             "busy_s": 9.6, "busy_share": 0.99, "first_batch_s": first_s, "store": store,
             "hit_bytes": None, "cpu_s": {"system": 0.6}, **changes}  # fmt: skip
 
@@ -299,15 +326,20 @@ def test_the_demo_prints_a_row_for_each_epoch_and_a_conclusion(
     command = bench_run("demo.yaml", medium, tmp_path, "dataset.files=60", "workloads.0.rounds=1")
     done = subprocess.run(command, capture_output=True, text=True, env=environment(tmp_path))
     assert done.returncode == 0, done.stderr
-    rows = re.findall(r"^ +(native|Penstock 0|rclone mount 1)?.* (cold|warm) ", done.stdout, re.M)
+    rows = re.findall(
+        r"^ +(native|Penstock 0|rclone mount 1)?.* (cold|planned|warm) ", done.stdout, re.M
+    )
     assert rows == [
         ("native", "warm"),
+        ("Penstock 0", "planned"),
+        ("", "warm"),
         ("Penstock 0", "cold"),
         ("", "warm"),
         ("rclone mount 1", "cold"),
         ("", "warm"),
         ("", "cold"),  # the bare client
     ]
+    assert "From empty caches Penstock" in done.stdout
     assert "A warm epoch through Penstock reads at" in done.stdout
     assert_nothing_left(medium)
     results = Path(done.stdout.splitlines()[-1])
@@ -315,7 +347,8 @@ def test_the_demo_prints_a_row_for_each_epoch_and_a_conclusion(
         result = json.loads(path.read_text())
         assert result["valid"], result["proofs"]
         if result["arm"]["system"] != "native":
-            (proof,) = [one for one in result["proofs"] if one["name"] == "cold-4-reading"]
+            first = ("cold-4-reading", "planned-4-reading")
+            (proof,) = [one for one in result["proofs"] if one["name"] in first]
             assert "1.000 of the data read" in proof["detail"]
 
 

@@ -1,6 +1,7 @@
-"""The workload `states`: one arm in the states cold, cached and warm, by several counts of readers.
+"""The workload `read`: one arm in the states cold, cached and warm, by several numbers of readers.
 
-    cold     nothing in any cache: a fresh cache folder and a fresh mount
+    cold     nothing in any cache: a fresh cache folder and a fresh mount; planned: the same, and
+             the readers tell the mount their order
     cached   in the local cache, not in the page cache: pages dropped before the epoch
     warm     read before: whatever the system keeps, it has
 
@@ -10,30 +11,42 @@ only. What is asked of the figures is not known here. Main thread only.
 """
 
 import contextlib
+import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from penstock.bench import measure
 from penstock.bench.arms import Arm, Mount, Native, Penstock, Site
 from penstock.bench.bareclient import get_epoch
 from penstock.bench.datasets import Entry
 from penstock.bench.experiments import proofs
+from penstock.bench.experiments.programs import gated_program
 from penstock.bench.experiments.proofs import Proof
+from penstock.bench.experiments.results import Figures
 from penstock.bench.experiments.storeline import StoreCounts, StoreLine
 from penstock.bench.measure import MessageCounter, count_messages
-from penstock.bench.plans.model import ARMS, ReadState, WorkloadPlan
-from penstock.bench.readers import Epoch, list_files, read_epoch
+from penstock.bench.plans.arms import ARMS, ArmPlan
+from penstock.bench.plans.experiments import CACHED_ROUNDS, states_of
+from penstock.bench.plans.model import WorkloadPlan
+from penstock.bench.readers import (
+    PART,
+    Epoch,
+    list_files,
+    order_of,
+    read_epoch,
+    reader_command,
+)
 from penstock.bench.workspace import BenchError
 
 BARE = "bare client"
 
-# A warm epoch of a fast system takes 0.2 s: too short for processes that start together on
-# few cores. Several are then read in a row.
+# A warm epoch of a fast system may take 10 ms: too short for processes that start together on few
+# cores. So many are read in a row that they take this long.
 _SHORTEST_S = 0.4
-_MOST_PASSES = 8
+_MOST_PASSES = 64
 # A longer sample is precise enough, and repeating it would cost minutes. A figure far below native
 # needs no repeats to be distinguished from it.
 _LONG_S = 2.0
@@ -42,39 +55,55 @@ _FAR_FROM_NATIVE = 0.5
 # file, from the first to the last.
 _SINGLE_READER_STRIDE = 4
 _SINGLE_READER_FILES = 1000
+_MOST_FILLS = 3
 
-Progress = Callable[[str], None]  # what is measured now
+Prove = Callable[[Proof], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
+    """One epoch, or several in a row, with what they cost the system."""
+
     arm: str
-    state: ReadState
+    state: str
     readers: int
-    epochs: int  # read in a row
-    seconds: float
-    files: int
-    size_bytes: int
-    reader_cpu_s: float
-    daemon_cpu_s: float  # of all processes of the system
-    memory_bytes: int  # of all processes of the system, after the epoch
+    epoch: Epoch
+    used: measure.Usage  # of all processes of the system; memory after the epoch
     messages: int | None  # to the daemon, counted by the kernel, else by the daemon itself
     mode: str | None = None
     native_ratio: float | None = None  # its speed over that of its native neighbour
     bare_ratio: float | None = None  # its speed over that of its bare-client neighbours
-    gets: int | None = None  # that the store answered; None: they were not counted
-    get_bytes: int | None = None
+    store: StoreCounts | None = None  # None: not counted
+    hit_bytes: dict[str, int] | None = None
 
     @property
-    def files_per_s(self) -> float:
-        return self.files / self.seconds
+    def files(self) -> int:
+        return self.epoch.files
 
     @property
-    def bytes_per_s(self) -> float:
-        return self.size_bytes / self.seconds
+    def size_bytes(self) -> int:
+        return self.epoch.size_bytes
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    def figures(self) -> Figures:
+        """Return an item of `epochs` in result.json."""
+        epoch = self.epoch
+        return {
+            "arm": self.arm,
+            "state": self.state,
+            "readers": self.readers,
+            "passes": epoch.passes,
+            "seconds": epoch.seconds,
+            "samples": epoch.files,
+            "bytes": epoch.size_bytes,
+            "cpu_s": {"system": self.used.cpu_s, "readers": epoch.cpu_s},
+            "memory_bytes": self.used.memory_bytes,
+            "messages": self.messages,
+            "mode": self.mode,
+            "native_ratio": self.native_ratio,
+            "bare_ratio": self.bare_ratio,
+            "store": None if self.store is None else self.store.to_json(),
+            "hit_bytes": self.hit_bytes,
+        }
 
 
 class Trial:
@@ -103,22 +132,26 @@ class Trial:
         finally:
             self.arm.stop()
 
-    def cold(self, readers: int, entries: Sequence[Entry]) -> Sample:
-        """Measure the first epoch of a mount that has just started."""
-        native = self._read(self._native, readers, self.site.dataset.entries, passes=1)
+    def cold(
+        self, readers: int, entries: Sequence[Entry], prove_plans: Prove | None = None
+    ) -> Sample:
+        """Measure the first epoch of a mount that has just started. With `prove_plans` the readers
+        tell the mount their order first."""
+        native = self.read_native(readers, 1)
         # What it reads comes into the cache and into the page cache.
         measure.touch_memory(2 * self.site.dataset.size_bytes)
-        return _beside(self._sample("cold", readers, entries), native)
+        state = "cold" if prove_plans is None else "planned"
+        return _beside(self._sample(state, readers, entries, 1, prove_plans), native)
 
     def cold_beside_bare(self, readers: int, entries: Sequence[Entry]) -> list[Sample]:
         """Measure the bare client, the first epoch, and the bare client again."""
         before = bare_sample(self.site, readers, entries)
         sample = self.cold(readers, entries)
         after = bare_sample(self.site, readers, entries)
-        beside = (before.bytes_per_s + after.bytes_per_s) / 2
-        return [before, replace(sample, bare_ratio=sample.bytes_per_s / beside), after]
+        beside = (before.epoch.bytes_per_s + after.epoch.bytes_per_s) / 2
+        return [before, replace(sample, bare_ratio=sample.epoch.bytes_per_s / beside), after]
 
-    def cached(self, readers: int, *, rounds: int = 3) -> list[Sample]:
+    def cached(self, readers: int, *, rounds: int = CACHED_ROUNDS) -> list[Sample]:
         return self._rounds("cached", readers, rounds, passes=1)
 
     def make_warm(self, readers: int) -> None:
@@ -134,25 +167,27 @@ class Trial:
         (first,) = self._rounds("warm", readers, 1, passes=1)
         if _stands_alone(first):
             return [first]
-        passes = min(max(math.ceil(_SHORTEST_S / first.seconds), 1), _MOST_PASSES)
+        passes = min(max(math.ceil(_SHORTEST_S / first.epoch.seconds), 1), _MOST_PASSES)
         return self._rounds("warm", readers, rounds, passes)
 
-    def _rounds(self, state: ReadState, readers: int, rounds: int, passes: int) -> list[Sample]:
-        """Native, sample, native, sample, native: each is held against both its neighbours."""
-        entries = self.site.dataset.entries
+    def read_native(self, readers: int, passes: int) -> Epoch:
+        return self._read(self._native, readers, self.site.dataset.entries, passes)
 
-        def read_native() -> Epoch:
+    def _rounds(self, state: str, readers: int, rounds: int, passes: int) -> list[Sample]:
+        """Native, sample, native, sample, native: each is held against both its neighbours."""
+
+        def drop() -> None:
             if state == "cached":
                 measure.drop_pages()
-            return self._read(self._native, readers, entries, passes)
 
         samples: list[Sample] = []
-        before = read_native()
+        drop()
+        before = self.read_native(readers, passes)
         while len(samples) < rounds:
-            if state == "cached":
-                measure.drop_pages()
-            sample = self._sample(state, readers, entries, passes)
-            after = read_native()
+            drop()
+            sample = self._sample(state, readers, self.site.dataset.entries, passes)
+            drop()
+            after = self.read_native(readers, passes)
             samples.append(_beside(sample, before, after))
             before = after
             if _stands_alone(samples[-1]):
@@ -184,41 +219,78 @@ class Trial:
             self.site.workspace, arm.root, entries, readers=readers, seed=self._seed, passes=passes
         )
 
+    def _read_planned(self, readers: int, entries: Sequence[Entry], prove: Prove) -> Epoch:
+        """Read once by readers that tell the mount their order, and prove it while it is there."""
+        arm, workspace = self.arm, self.site.workspace
+        assert isinstance(arm, Penstock)
+        self._seed += 1
+        order = order_of(arm.root, entries, readers=readers, seed=self._seed)
+
+        def command(gate: Path) -> list[str]:
+            path = workspace.folder / "order.json"
+            path.write_text(json.dumps(order | {"gate": str(gate)}))
+            return reader_command(path)
+
+        environment = arm.reader_environment()
+        with gated_program(workspace, PART, command, epochs=1, extra=environment) as program:
+            answer = program.wait_for(0)
+            plans = arm.statistics()["plans"]
+            prove(proofs.hinted(plans, readers, len(entries)))
+            program.go_on()
+        return Epoch(**answer["read"])
+
     def _messages(self) -> int | None:
         return self._counter.count() if self._counter else self.arm.messages()
 
     def _sample(
-        self, state: ReadState, readers: int, entries: Sequence[Entry], passes: int = 1
+        self,
+        state: str,
+        readers: int,
+        entries: Sequence[Entry],
+        passes: int,
+        prove_plans: Prove | None = None,
     ) -> Sample:
+        hits = self._hits()
         messages, counts = self._messages(), self._store_counts()
         before = self.arm.usage()
-        epoch = self._read(self.arm, readers, entries, passes)
+        if prove_plans is None:
+            epoch = self._read(self.arm, readers, entries, passes)
+        else:
+            epoch = self._read_planned(readers, entries, prove_plans)
         used = self.arm.usage().since(before)
         messages_after, counts_after = self._messages(), self._store_counts()
-        counted = None if counts is None or counts_after is None else counts_after.since(counts)
+        sent = None
+        if messages is not None and messages_after is not None:
+            sent = messages_after - messages
+        hits_after = self._hits()
         return Sample(
-            arm=self.arm.name,
+            arm=self.arm.plan.name,
             state=state,
             readers=readers,
-            epochs=passes,
-            seconds=epoch.seconds,
-            files=epoch.files,
-            size_bytes=epoch.size_bytes,
-            reader_cpu_s=epoch.cpu_s,
-            daemon_cpu_s=used.cpu_s,
-            memory_bytes=used.memory_bytes,
-            messages=_difference(messages_after, messages),
+            epoch=epoch,
+            used=used,
+            messages=sent,
             mode=self._mode,
-            gets=None if counted is None else counted.gets,
-            get_bytes=None if counted is None else counted.get_bytes,
+            store=counts_after.since(counts) if counts and counts_after else None,
+            hit_bytes={name: hits_after[name] - hits.get(name, 0) for name in hits_after} or None,
         )
 
     def _store_counts(self) -> StoreCounts | None:
         return None if self._line is None else self._line.counts()
 
+    def _hits(self) -> dict[str, int]:
+        """Return the mount's own count of bytes from its tiers, where it has a part of the data:
+        asking takes a process."""
+        if isinstance(self.arm, Penstock) and 0 < self.arm.plan.cache_share < 1:
+            return self.arm.statistics()["hit_bytes"]
+        return {}
 
-class StatesRun:
-    """All samples of one arm. `run` is called once, with an arm that was prepared."""
+
+class ReadRun:
+    """All samples of one arm. `run` is called once, with an arm that was prepared.
+
+    `fill` fills the cache of a mount that has just started.
+    """
 
     def __init__(
         self,
@@ -227,11 +299,15 @@ class StatesRun:
         line: StoreLine,
         *,
         seed: int,
-        progress: Progress,
-        prove: Callable[[Proof], None],
+        progress: Callable[[str], None],
+        prove: Prove,
+        fill: Callable[[], None],
     ) -> None:
         self._trial = Trial(arm, seed=seed, line=line)
-        self._workload, self._progress, self._prove = workload, progress, prove
+        self._plan: ArmPlan = arm.plan
+        self._workload, self._progress = workload, progress
+        self._prove, self._fill = prove, fill
+        self._states = states_of(arm.plan, workload)
 
     def run(self) -> Iterator[Sample]:
         with measure.memory_kept_in_guest():
@@ -242,16 +318,17 @@ class StatesRun:
 
     def _samples(self) -> Iterator[Sample]:
         *fewer, most = self._workload.reader_counts
-        if isinstance(self._trial.arm, Native):
-            # Beside itself: how far its ratio is from 1 is the noise of this machine.
-            with self._trial.running():
+        if not {"cold", "planned"} & set(self._states):
+            # Native files beside themselves: how far the ratio is from 1 is the machine's noise.
+            with self._fresh_mount():
+                self._progress("filling")
+                self._fill()
                 yield from self._read_again()
             return
-        if "cold" in self._workload.states:
-            for readers in fewer:
-                yield from self._cold(readers, self._cold_rounds)
-            # The last mount is filled by the cold epoch of the most readers, and read on.
-            yield from self._cold(most, self._cold_rounds - 1)
+        for readers in fewer:
+            yield from self._cold(readers, self._cold_rounds)
+        # The last mount is filled by the cold epoch of the most readers, and read on.
+        yield from self._cold(most, self._cold_rounds - 1)
         with self._fresh_mount():
             yield from self._first_epoch(most)
             self._progress("settling")
@@ -270,6 +347,8 @@ class StatesRun:
             self._prove(proofs.cache_empty(arm.cache))
         with self._trial.running():
             yield
+            if isinstance(arm, Mount) and 0 < self._plan.cache_share < 1:
+                self._prove(proofs.cache_within(arm.cache, arm.quota_bytes))
 
     def _cold(self, readers: int, rounds: int) -> Iterator[Sample]:
         for _ in range(rounds):
@@ -277,8 +356,10 @@ class StatesRun:
                 yield from self._first_epoch(readers)
 
     def _first_epoch(self, readers: int) -> list[Sample]:
-        self._progress(f"cold, {readers} reading")
+        self._progress(f"{self._plan.state}, {readers} reading")
         entries = self._cold_entries(readers)
+        if self._plan.state == "planned":
+            return [self._trial.cold(readers, entries, self._prove)]
         if isinstance(self._trial.arm, Penstock):
             return self._trial.cold_beside_bare(readers, entries)
         return [self._trial.cold(readers, entries)]
@@ -291,26 +372,28 @@ class StatesRun:
         return entries[::_SINGLE_READER_STRIDE]
 
     def _read_again(self) -> Iterator[Sample]:
-        counts, states = self._workload.reader_counts, self._workload.states
-        if "cached" in states and measure.can_drop_pages():
+        counts = self._workload.reader_counts
+        if "cached" in self._states and measure.can_drop_pages():
             for readers in counts:
                 self._progress(f"cached, {readers} reading")
                 yield from self._trial.cached(readers)
+        if "warm" in self._states:
             self._trial.make_warm(counts[-1])
-        if "warm" in states:
             for readers in counts:
                 self._progress(f"warm, {readers} reading")
                 yield from self._trial.warm(readers, rounds=self._workload.rounds)
 
     def _prove_sample(self, sample: Sample) -> None:
-        if sample.get_bytes is None:
+        counts, arm = sample.store, self._trial.arm
+        if counts is None:
             return
-        name = f"{sample.state}-{sample.readers}-reading"
-        counts = StoreCounts(sample.gets, sample.get_bytes, None)
-        if sample.state == "cold" and isinstance(self._trial.arm, Mount):
-            self._prove(proofs.from_the_store(name, counts, sample.size_bytes))
+        name, size_bytes = f"{sample.state}-{sample.readers}-reading", sample.size_bytes
+        if sample.state in ("cold", "planned") and isinstance(arm, Mount):
+            self._prove(proofs.from_the_store(name, counts, size_bytes))
+        elif 0 < self._plan.cache_share < 1:
+            self._prove(proofs.rest_from_the_store(name, counts, size_bytes, self._plan))
         else:
-            self._prove(proofs.little_from_the_store(name, counts, sample.size_bytes))
+            self._prove(proofs.little_from_the_store(name, counts, size_bytes))
 
 
 def settle(arm: Arm) -> None:
@@ -326,34 +409,31 @@ def settle(arm: Arm) -> None:
         before = now
 
 
+def make_warm(arm: Arm, *, readers: int, seed: int) -> Proof | None:
+    """Read everything until the page cache has it, and prove that; where a system lets the kernel
+    keep no pages, there is nothing to prove."""
+    site, proof = arm.site, None
+    for number in range(_MOST_FILLS):
+        entries = site.dataset.entries
+        read_epoch(site.workspace, arm.root, entries, readers=readers, seed=seed + number)
+        proof = proofs.pages_resident(site.dataset, arm)
+        if proof is None or proof.ok:
+            break
+    return proof
+
+
 def bare_sample(site: Site, readers: int, entries: Sequence[Entry]) -> Sample:
     """Fetch the same objects by plain GETs, at the same concurrency."""
     epoch = get_epoch(site.workspace, site.server, site.bucket, entries, readers=readers)
-    return Sample(
-        arm=BARE,
-        state="cold",
-        readers=readers,
-        epochs=1,
-        seconds=epoch.seconds,
-        files=epoch.files,
-        size_bytes=epoch.size_bytes,
-        reader_cpu_s=epoch.cpu_s,
-        daemon_cpu_s=0.0,
-        memory_bytes=0,
-        messages=None,
-        bare_ratio=1.0,
-    )
+    return Sample(BARE, "cold", readers, epoch, measure.Usage(0.0, 0), None, bare_ratio=1.0)
 
 
 def _beside(sample: Sample, *natives: Epoch) -> Sample:
     native = sum(epoch.bytes_per_s for epoch in natives) / len(natives)
-    return replace(sample, native_ratio=sample.bytes_per_s / native)
+    return replace(sample, native_ratio=sample.epoch.bytes_per_s / native)
 
 
 def _stands_alone(sample: Sample) -> bool:
+    seconds = sample.epoch.seconds
     far = sample.native_ratio is not None and sample.native_ratio < _FAR_FROM_NATIVE
-    return sample.seconds > _LONG_S or (far and sample.seconds > _SHORTEST_S)
-
-
-def _difference(after: int | None, before: int | None) -> int | None:
-    return None if after is None or before is None else after - before
+    return seconds > _LONG_S or (far and seconds > _SHORTEST_S)
