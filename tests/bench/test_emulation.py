@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.accelerators import Accelerator, Batch, Step, published
+from penstock.bench.accelerators import Accelerator, Batch, published
 from penstock.bench.experiments.feeding import Item, Loader, ReaderConfig, share_of
 from penstock.bench.experiments.results import EpochRead
 from penstock.errors import UsageError
@@ -60,11 +60,9 @@ def test_waiting_for_batches_and_for_others_is_not_being_busy() -> None:
         clock.sleep(0.25)
         return done_s + 0.25
 
-    steps: list[Step] = []
     figures = Accelerator(10, 0.5).train(
-        slow(), epoch=0, clock=clock, sleep=clock.sleep, barrier=meet, on_step=steps.append
+        slow(), epoch=0, clock=clock, sleep=clock.sleep, barrier=meet
     )
-    assert steps == [Step(0.25, 0.5, 0.25)] * 4
     assert figures.seconds == 4.0
     assert figures.busy_s == 2.0
     assert figures.busy_share_after_first == 2 / 3.75  # the first wait does not count
@@ -145,7 +143,4 @@ def test_several_accelerators_meet_after_each_step_and_read_everything(tmp_path:
     for epoch in range(2):
         read = EpochRead.load(tmp_path, epoch, 2)
         assert (read.sum("samples"), read.sum("bytes")) == (45, 9000)
-        # Five files are 25 samples, 7 steps; four are 20, 5 steps: nobody waits for who has ended.
-        assert sorted(len(rank["steps"]) for rank in read.ranks) == [5, 7]
-        assert len(read.steps()["barrier_s"]) == 7
         assert sum(read.series("series_samples")) == 45

@@ -287,7 +287,6 @@ def test_the_ceiling_reads_nothing_and_is_measured_for_each_number_of_accelerato
     assert (done.status, done.result["valid"]) == (0, True)
     assert [epoch["readers"] for epoch in done.result["epochs"]] == [1, 2]
     assert done.result["epochs"][0]["store"]["gets"] == 0
-    assert len(done.other("steps")["epochs"][0]["load_s"]) == 3  # of 8 samples, of about 20
     done = bench.run(ArmPlan(name="native"), TRAIN.model_copy(update={"accelerators": [1, 8]}))
     assert (done.status, done.result["valid"]) == (2, False)
     assert done.result["failure"]["what"] == "8 accelerators need as many shards, and there are 4"
@@ -363,7 +362,7 @@ def test_bytes_of_a_store_that_speaks_tls_are_counted_at_the_network(
     assert store["get_bytes"] >= SIZE
 
 
-def test_the_interface_is_the_one_by_which_the_kernel_would_send() -> None:
+def test_what_the_network_brings_is_counted_on_its_side_of_the_machine() -> None:
     before = Wire("https://localhost:9").received_bytes()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.sendto(bytes(1000), ("127.0.0.1", 9))

@@ -16,11 +16,11 @@ from penstock.bench.reporting import compare as compare_runs
 from penstock.bench.reporting import write
 from penstock.bench.reporting.charts import CHARTS, Chart
 from penstock.bench.reporting.comparing import NO_DIFFERENCE
-from penstock.bench.reporting.drawing import Bar, Part, draw_bars, part_look
+from penstock.bench.reporting.drawing import Bar, Look, Part, draw_bars
 from penstock.bench.reporting.estimates import estimate, holm, ratio, t_quantile, welch
 from penstock.bench.reporting.page import page
 from penstock.bench.reporting.results import Arm, Epoch, Result, Shape, Workload
-from penstock.bench.reporting.rows import Fed, fed, training_gets
+from penstock.bench.reporting.rows import Fed, fed
 from penstock.bench.reporting.summary import Summary, summary_of
 from penstock.errors import ResultsError
 from tests.support import report_samples as samples
@@ -157,20 +157,6 @@ def test_files_that_cannot_be_read_are_a_note(tmp_path: Path) -> None:
     assert "no epoch was measured" in shown(page(summary))
 
 
-def test_the_cost_of_ninety_epochs_is_the_first_and_the_last_one_repeated(tmp_path: Path) -> None:
-    def gets(**options: Any) -> list[float | None]:
-        arms = ("penstock-warm", "penstock-cold", "rclone")
-        rows = told(arms=arms, workloads=(RESNET,), **options).rows
-        found = {row.arm.name: training_gets(row.results) for row in rows}
-        return [found[arm] for arm in arms]
-
-    def once(one: dict[str, Any]) -> None:
-        one["epochs"] = [epoch for epoch in one["epochs"] if epoch["epoch"] == 0]
-
-    assert gets(tmp_path=tmp_path / "a") == [0, 2000, 90 * 2000]
-    assert gets(tmp_path=tmp_path / "b", change=once) == [0, None, None]
-
-
 def test_settings_are_told_apart_by_kind_and_by_nothing_that_a_failure_lacks(
     tmp_path: Path,
 ) -> None:
@@ -293,7 +279,7 @@ def test_epochs_that_are_too_short_to_be_timed_are_named(tmp_path: Path) -> None
 
 
 def test_a_picture_is_the_same_each_time_and_takes_the_colours_of_its_page() -> None:
-    bars = [Bar("<b> $x$ 数", "1 & 2", (Part(1.0, part_look("load")),), 0.5, 2.0)]
+    bars = [Bar("<b> $x$ 数", "1 & 2", (Part(1.0, Look("#0072b2")),), 0.5, 2.0)]
     once, again = (draw_bars(bars, label='"a"', mark=(0.9, "90%")) for _ in range(2))
     assert once == again
     inline = once.inline()
@@ -314,10 +300,9 @@ def report(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
 
 def test_a_report_is_written_into_the_run_or_elsewhere(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a" / "run", arms=BOTH, raw=False)
-    report(run, "--get-price", "0.005", "-o", tmp_path / "one.html", "-o", tmp_path / "two.md")
+    report(run, "-o", tmp_path / "one.html", "-o", tmp_path / "two.md")
     text = (tmp_path / "one.html").read_text()
     assert 'href="./a/run/experiments/' in text
-    assert "At $0.005 for 1,000 GETs (as given)" in text
     assert (tmp_path / "two.md").read_text().startswith("**A warm epoch through")
     assert not (run / "report.html").exists()
     out, err = report(run)

@@ -31,7 +31,6 @@ FAR: dict[str, Any] = {"name": "far", "latency_s": 0.02, "bytes_per_s": 50e6}
 RAW: dict[str, Any] = {
     "series.json": {"interval_s": 0.1, "bytes": [[1e6] * 50] * 2},
     "latencies.json": {"what": "one file", "epochs": [{"seconds": [0.01, 0.02, 0.04]}] * 2},
-    "steps.json": {"epochs": [{"load_s": [0.1], "compute_s": [0.2], "barrier_s": [0.0]}] * 2},
 }
 
 Change = Callable[[dict[str, Any]], None]

@@ -31,15 +31,6 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Where the time of one step went."""
-
-    load_s: float  # until the batch was there
-    compute_s: float
-    barrier_s: float  # until the others had computed theirs too
-
-
-@dataclass(frozen=True, slots=True)
 class EpochFigures:
     """One epoch, from the request for its first batch to the end of its last step."""
 
@@ -80,7 +71,6 @@ class Accelerator:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
         barrier: Callable[[float], float] | None = None,
-        on_step: Callable[[Step], object] | None = None,
     ) -> EpochFigures:
         """An epoch. The last batch may be smaller, and then so is its step. `barrier` waits for
         the other accelerators after each step: it takes the time at which this one was done, and
@@ -99,10 +89,7 @@ class Accelerator:
                 first_batch_s = begin_s - start_s
             sleep(max(0.0, begin_s + step_s - clock()) if is_queued else step_s)
             done_s = begin_s + step_s if is_queued else clock()
-            met_s = done_s if barrier is None else barrier(done_s)
-            if on_step is not None:
-                on_step(Step(begin_s - free_s, done_s - begin_s, met_s - done_s))
-            free_s = met_s
+            free_s = done_s if barrier is None else barrier(done_s)
             samples += batch.samples
             size_bytes += batch.size_bytes
             steps += 1

@@ -30,13 +30,7 @@ _RUN = click.Path(path_type=Path)
     type=_RUN,
     help="Write only this: .html, .md or .json; repeatable. [all three, in DIR]",
 )
-@click.option(
-    "--get-price",
-    metavar="DOLLARS",
-    type=click.FloatRange(min=0),
-    help="Of 1,000 GETs. [0.0004: Amazon S3 Standard in us-east-1, list price of 2025]",
-)
-def report(folder: Path, outputs: tuple[Path, ...], get_price: float | None) -> int:
+def report(folder: Path, outputs: tuple[Path, ...]) -> int:
     """Write the report of a benchmark run: a web page, Markdown, JSON.
 
     DIR is what `penstock bench run` wrote. The page is one self-contained file. An experiment that
@@ -50,11 +44,10 @@ def report(folder: Path, outputs: tuple[Path, ...], get_price: float | None) -> 
     """
     _require_libraries()
     from penstock.bench.reporting.page import NAMES, write_one
-    from penstock.bench.reporting.rows import stated_price
     from penstock.bench.reporting.summary import summary_of
     from penstock.bench.reporting.tables import clean
 
-    summary = summary_of(folder, stated_price(get_price))
+    summary = summary_of(folder)
     for path in outputs or tuple(folder / name for name in NAMES):
         write_one(summary, path)
         click.echo(path)

@@ -37,7 +37,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.accelerators import Accelerator, Batch, Step
+from penstock.bench.accelerators import Accelerator, Batch
 from penstock.bench.readers import BUFFER_BYTES
 from penstock.bench.samples import SampleReader, sample_reader
 from penstock.errors import PenstockError
@@ -165,7 +165,6 @@ class Loader:
             return not self._closed
 
 
-MOST_STEPS = 2000  # are kept of each epoch
 INTERVAL_S = 0.5  # of the series
 _PR_SET_TIMERSLACK = 29
 _TIMERSLACK_NS = 1000  # 50 us by default: 1.4% of CosmoFlow's steps of 3.5 ms on an H100
@@ -237,7 +236,7 @@ class Rank:
             if self._plan_publisher is not None:
                 self._plan_publisher.begin(epoch)
             start_s = time.monotonic()
-            log, figures, steps = self._train(items, epoch)
+            log, figures = self._train(items, epoch)
             end_s = start_s + figures["seconds"]
             after = resource.getrusage(resource.RUSAGE_SELF)
             self._write(
@@ -249,7 +248,6 @@ class Rank:
                     "bytes": sum(log.sizes),
                     "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
                     "figures": figures,
-                    "steps": [asdict(step) for step in steps],
                     "seconds": [round(seconds, 6) for seconds in log.seconds],
                     **series_of(log, go_s),
                 },
@@ -257,7 +255,7 @@ class Rank:
             self._line.sendall(_ENDED)
         self._line.recv(1)  # nothing, when the parent ends
 
-    def _train(self, items: list[str], epoch: int) -> tuple[Log, dict[str, Any], list[Step]]:
+    def _train(self, items: list[str], epoch: int) -> tuple[Log, dict[str, Any]]:
         config, batch = self._config, self._config.batch
         loader = Loader(
             items,
@@ -268,23 +266,16 @@ class Rank:
             if self._plan_publisher is not None
             else lambda: None,
         )
-        steps: list[Step] = []
-
-        def note(step: Step) -> None:
-            if len(steps) < MOST_STEPS:
-                steps.append(step)
-
         # Threads are joined after the clock stopped: no batch is left to wait for.
         try:
             figures = Accelerator(batch, config.step_s).train(
                 loader,
                 epoch=epoch,
                 barrier=self._wait_at_barrier if config.ranks > 1 else None,
-                on_step=note,
             )
         finally:
             loader.close()
-        return loader.log, asdict(figures), steps
+        return loader.log, asdict(figures)
 
     def _make_reader(self) -> SampleReader:
         if self._config.root is None:

@@ -22,9 +22,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler
 
 from penstock.bench import measure
-from penstock.bench.accelerators import Accelerator, Batch, Step
+from penstock.bench.accelerators import Accelerator, Batch
 from penstock.bench.experiments.feeding import (
-    MOST_STEPS,
     Log,
     ReaderConfig,
     reader_config_from_json,
@@ -108,10 +107,9 @@ def run(config: ReaderConfig) -> None:
     for epoch in range(config.epochs):
         if epoch:
             Path(config.gate).read_bytes()
-        steps: list[Step] = []
         recorded = _Recorded(loader)
         cpu_before, start_s = _cpu_s(), time.monotonic()
-        figures = accelerator.train(recorded, epoch=epoch, on_step=steps.append)
+        figures = accelerator.train(recorded, epoch=epoch)
         found = {
             "start_s": 0.0,
             "end_s": figures.seconds,
@@ -119,7 +117,6 @@ def run(config: ReaderConfig) -> None:
             "bytes": figures.size_bytes,
             "cpu_s": _cpu_s() - cpu_before,
             "figures": asdict(figures),
-            "steps": [asdict(step) for step in steps[:MOST_STEPS]],
             "seconds": [],
             **series_of(recorded.log, start_s),
         }

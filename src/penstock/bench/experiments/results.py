@@ -1,4 +1,4 @@
-"""What an experiment leaves behind: result.json, series.json, steps.json, latencies.json.
+"""What an experiment leaves behind: result.json, series.json, latencies.json.
 
 Whatever the workload, `epochs` of result.json has one item for each measured epoch; the lists of
 the other files are in the same order. Collects; knows the files of the program that trains
@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.bench.accelerators import Accelerator, published
 from penstock.bench.datasets import DatasetManifest
-from penstock.bench.experiments.feeding import INTERVAL_S, MOST_STEPS
+from penstock.bench.experiments.feeding import INTERVAL_S
 from penstock.bench.experiments.proofs import Proof
 from penstock.bench.plans.experiments import ExperimentConfig
 from penstock.bench.plans.model import WorkloadPlan
@@ -130,19 +130,6 @@ class EpochRead:
             "first_batch_s": first_s,
         }
 
-    def steps(self) -> dict[str, list[float]]:
-        """Return the mean over the ranks that made the step."""
-        made: list[list[Mapping[str, float]]] = [rank["steps"] for rank in self.ranks]
-        count = min(MOST_STEPS, max(map(len, made)))
-
-        def mean(name: str, number: int) -> float:
-            return statistics.fmean(steps[number][name] for steps in made if number < len(steps))
-
-        return {
-            name: [round(mean(name, number), 6) for number in range(count)]
-            for name in ("load_s", "compute_s", "barrier_s")
-        }
-
     def latencies(self) -> list[float]:
         return quantiles([second for rank in self.ranks for second in rank["seconds"]])
 
@@ -197,7 +184,6 @@ class Result:
             for name in ("bytes", "samples")
         }
         write("series.json", {"interval_s": INTERVAL_S, **series})
-        write("steps.json", {"epochs": [read.steps() for read in self.reads]})
         latencies = [{"seconds": list(seconds)} for seconds in self.latencies]
         write("latencies.json", {"what": self.latency_of, "epochs": latencies})
         write("result.json", document)  # last: the others are there then

@@ -5,17 +5,16 @@ then counted outside of the system that is measured, and in the same way for all
 the local server has no shaper, which passes 3,000 GETs in a second and takes a part of the
 machine: there the server's own metrics count. Nobody can look into a TLS connection: such a store
 is reached as it is, a network shape is rejected, and the count is the kernel's own of bytes that
-the network interface received. That is the count of a whole interface, with headers and all other
-traffic: one experiment at a time, on a quiet machine.
+the network brought. That is the count of whole interfaces, with headers and all other traffic: one
+experiment at a time, on a quiet machine.
 """
 
 import contextlib
-import fcntl
+import ipaddress
 import json
 import math
 import os
 import socket
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,58 +26,29 @@ from penstock.bench.s3server import FarServer, S3Server, StoreCounts, ask, far_s
 from penstock.bench.workspace import Workspace
 from penstock.errors import UsageError
 
-_SIOCGIFADDR = 0x8915
-_IFREQ = struct.Struct("16s4x4s16x")  # name, and an address of the kind AF_INET
-
 
 class Wire:
+    """Bytes that the network brought to this machine, whatever they were: by the loopback, or by
+    all interfaces but that."""
+
     def __init__(self, endpoint: str) -> None:
-        """Raise UsageError if there is no route to the endpoint."""
-        self._interface = _interface_to(endpoint)
+        """Raise UsageError if the endpoint has no address."""
+        there = urlsplit(endpoint)
+        try:
+            found = socket.getaddrinfo(there.hostname, there.port or 443, type=socket.SOCK_DGRAM)
+        except OSError as error:
+            raise UsageError(f"{endpoint}: {error.strerror}", hint="check the endpoint") from error
+        self._is_near = ipaddress.ip_address(found[0][4][0]).is_loopback
 
     def received_bytes(self) -> int:
         """Return the bytes since the machine started, in this process's network namespace."""
-        for line in Path("/proc/self/net/dev").read_text().splitlines():
-            name, _, figures = line.partition(":")
-            if name.strip() == self._interface:
-                return int(figures.split()[0])
-        raise UsageError(f"the network interface {self._interface} is gone")
-
-
-def _interface_to(endpoint: str) -> str:
-    """Return the interface by which the kernel would send. Nothing is sent to find out."""
-    there = urlsplit(endpoint)
-    try:
-        found = socket.getaddrinfo(there.hostname, there.port or 443, type=socket.SOCK_DGRAM)
-        family, _, _, _, address = found[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)
-            own = probe.getsockname()[0].partition("%")[0]
-    except OSError as error:
-        raise UsageError(f"{endpoint}: {error.strerror}", hint="check the endpoint") from error
-    has = _has_ipv6 if family == socket.AF_INET6 else _has_ipv4
-    for _, name in socket.if_nameindex():
-        if has(name, own):
-            return name
-    raise UsageError(f"{endpoint}: no network interface has the address {own}")
-
-
-def _has_ipv4(interface: str, address: str) -> bool:
-    wanted = socket.inet_pton(socket.AF_INET, address)
-    if wanted[0] == 127:  # lo has all of them, and names one
-        return interface == "lo"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            reply = fcntl.ioctl(probe, _SIOCGIFADDR, _IFREQ.pack(interface.encode(), b"\0" * 4))
-        except OSError:
-            return False  # it has none
-    return _IFREQ.unpack(reply)[1] == wanted
-
-
-def _has_ipv6(interface: str, address: str) -> bool:
-    wanted = socket.inet_pton(socket.AF_INET6, address).hex()
-    lines = Path("/proc/self/net/if_inet6").read_text().splitlines()
-    return any(line.split()[0] == wanted and line.split()[-1] == interface for line in lines)
+        lines = Path("/proc/self/net/dev").read_text().splitlines()[2:]
+        interfaces = (line.partition(":")[::2] for line in lines)
+        return sum(
+            int(figures.split()[0])
+            for name, figures in interfaces
+            if (name.strip() == "lo") == self._is_near
+        )
 
 
 class ServerMetrics:

@@ -79,7 +79,7 @@ class ExperimentConfig:
     experiment: Experiment
     store: StoreAccess
     dataset: DatasetAccess | None
-    output: str  # result.json, series.json, steps.json, latencies.json
+    output: str  # result.json, series.json, latencies.json
     logs: str  # of the systems; standard error goes to one there already
     medium: str
     schema: Literal[2] = 2

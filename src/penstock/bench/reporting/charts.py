@@ -5,7 +5,7 @@ is a figure of a row stands in the tables; a chart has a table of its own only f
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,26 +21,21 @@ from penstock.bench.reporting.drawing import (
     draw_bars,
     draw_lines,
     line_look,
-    part_look,
     system_look,
 )
 from penstock.bench.reporting.estimates import Estimate
-from penstock.bench.reporting.reading import Companion, latencies_of, series_of, steps_of
+from penstock.bench.reporting.reading import Companion, latencies_of, series_of
 from penstock.bench.reporting.results import Arm, Epoch, Result, Run
 from penstock.bench.reporting.rows import (
     FED_METHOD,
     GOAL,
-    TRAINING_EPOCHS,
     Row,
     Setting,
     busy_by_count,
     fed_of,
-    origins,
-    training_gets,
 )
 from penstock.bench.reporting.summary import Summary
 from penstock.bench.reporting.tables import Table
-from penstock.bench.reporting.verdict import REFERENCES
 
 POINTS = 48  # of throughput over time
 _LATENCY_SHARES = (
@@ -48,12 +43,6 @@ _LATENCY_SHARES = (
     *(0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0),
 )
 _PERCENT_TICKS = tuple((share / 100, f"{share}%") for share in (0, 25, 50, 75, 100))
-_ORIGINS = {
-    "pages": "the kernel's page cache",
-    "cache": "its own cache or the page cache",
-    "store": "the store",
-}
-_STEP_PARTS = ("load", "compute", "barrier")
 
 Bars = tuple[str, Picture]  # the subtitle of a panel, and what it shows
 Reader = Callable[[Run, Result, Epoch], Companion | None]
@@ -272,42 +261,6 @@ def _ticks(most: float) -> tuple[tuple[float, str], ...]:
     return tuple((at * step, f"{at * step:g}") for at in range(math.ceil(most / step) + 1))
 
 
-def step_times(summary: Summary) -> Chart | Missing:
-    """Return what a mean step consists of."""
-    title = "Where a step's time goes"
-    drawn = _typical(summary, steps_of, lambda row: row.is_first is not False)
-    if not drawn:
-        return Missing(title, "no valid experiment has steps: only training has them")
-
-    def mean(steps: Companion) -> list[float]:
-        return [sum(steps.lists[name]) / len(steps.lists[name]) for name in _STEP_PARTS]
-
-    def picture(here: Drawn) -> Picture:
-        bars: list[Bar] = []
-        for row, steps in here:
-            means = mean(steps)
-            parts = (Part(v, part_look(name)) for name, v in zip(_STEP_PARTS, means, strict=True))
-            bars.append(Bar(row.label, estimates.seconds(sum(means)), tuple(parts)))
-        return draw_bars(bars, label="a mean step")
-
-    return Chart(
-        "steps",
-        title,
-        "Load is waiting for data, compute the step itself, barrier waiting for the other "
-        "workers; means over the first epoch of the median repeat.",
-        _pair_panels(summary, drawn, lambda _, here: ("a mean step", picture(here))),
-        tuple(steps.path for _, steps in drawn),
-        tuple(Key(part_look(name), name) for name in _STEP_PARTS),
-        _table(
-            (*_STEP_PARTS, "together"),
-            (
-                (row, map(estimates.seconds, (*mean(steps), sum(mean(steps)))))
-                for row, steps in drawn
-            ),
-        ),
-    )
-
-
 def latency(summary: Summary) -> Chart | Missing:
     """Return the distribution of the time of single reads, on a logarithmic scale."""
     drawn = _typical(summary, latencies_of, _is_telling)
@@ -362,136 +315,11 @@ def _latency_picture(drawn: Drawn, arms: Sequence[Arm]) -> Picture:
     )
 
 
-def sources_of_bytes(summary: Summary) -> Chart | Missing:
-    """Return where the bytes came from: the page cache, the tiers of the cache, the store."""
-    title = "Hit ratio by tier"
-    found = [
-        (row, by)
-        for row in summary.rows
-        if row.arm.system not in REFERENCES and (by := origins(row)) is not None
-    ]
-    if not found:
-        return Missing(title, "no valid experiment counted the bytes that left the store")
-    present = dict.fromkeys(name for _, by in found for name in by if _share_of(by, name))
-    tiers = [name for name in present if name not in _ORIGINS]
-    order = [name for name in ("pages", "cache", *tiers, "store") if name in present]
-
-    def look(name: str) -> Look:
-        return part_look(f"tier-{tiers.index(name)}" if name in tiers else name)
-
-    def bar(row: Row, by: Mapping[str, float]) -> Bar:
-        parts = tuple(Part(_share_of(by, name), look(name)) for name in order)
-        figure = estimates.share(max(0.0, 1.0 - _share_of(by, "store")))
-        return Bar(f"{row.label}: {row.state_label}", figure, parts)
-
-    return Chart(
-        "origins",
-        title,
-        "Of the bytes that were read: what each tier of the cache served, by the system's own "
-        "count, and what the store sent, by the store's. The rest came from the page cache. A "
-        "system that does not count its hits is not split. The figure is all but the store.",
-        tuple(
-            _panel(setting, draw_bars(bars, label="where the bytes came from", most=1.0))
-            for setting in summary.settings
-            if (bars := [bar(row, by) for row, by in found if row.setting == setting])
-        ),
-        _sources(row for row, _ in found),
-        tuple(Key(look(name), _ORIGINS.get(name, name)) for name in order),
-        _table(
-            (_ORIGINS.get(name, name) for name in order),
-            ((row, (estimates.share(_share_of(by, name)) for name in order)) for row, by in found),
-        ),
-    )
-
-
-def _share_of(by: Mapping[str, float], name: str) -> float:
-    """Sums of floats leave dust below zero and above one."""
-    return min(1.0, max(0.0, round(by.get(name, 0.0), 9)))
-
-
-def costs(summary: Summary) -> Chart | Missing:
-    """Return CPU seconds per gigabyte, and the most memory that the system held."""
-    title = "CPU and memory"
-    rows = [
-        row
-        for row in summary.rows
-        if row.arm.system not in REFERENCES and row.begins_empty and row.figure("memory_mb")
-    ] or [row for row in summary.rows if row.figure("memory_mb")]
-    if not rows:
-        return Missing(title, "no valid experiment measured them")
-    panels: list[Panel] = []
-    for what, name in (("CPU seconds per GB", "cpu_s_per_gb"), ("memory, MB", "memory_mb")):
-
-        def draw(_: Setting, here: Sequence[Row], what: str = what, name: str = name) -> Bars:
-            bars = [
-                _bar(row, f"{row.label}: {row.state_label}", f"{found.mean:.3g}", found)
-                for row in here
-                if (found := row.figure(name)) is not None
-            ]
-            return what, draw_bars(bars, label=what)
-
-        panels += _panels(summary, [row for row in rows if row.figure(name)], draw)
-    caption = (
-        "CPU is that of all processes of a system for each 10⁹ bytes read, without the readers "
-        "and the store. Memory is the most that they held at once. Other states are in the tables."
-    )
-    return Chart("costs", title, caption, tuple(panels), _sources(rows))
-
-
-def requests(summary: Summary) -> Chart | Missing:
-    """Return GETs that reached the store, and what they cost."""
-    title = "GETs and what they cost"
-    rows = [
-        row
-        for row in summary.rows
-        if row.arm.system not in REFERENCES and row.figure("gets") and row.is_first is not False
-    ]
-    if not rows:
-        return Missing(title, "no valid experiment counted GETs")
-    price = summary.price
-
-    def cells(row: Row) -> tuple[str, ...]:
-        found, training = row.figure("gets"), training_gets(row.results)
-        gets = 0.0 if found is None else found.mean
-        whole = "–" if training is None else estimates.money(price.of(training))
-        return (f"{gets:,.0f}", estimates.money(price.of(gets)), whole)
-
-    def draw(_: Setting, here: Sequence[Row]) -> Bars:
-        bars: list[Bar] = []
-        for row in here:
-            gets, cost, whole = cells(row)
-            figure = f"{gets} · {cost if whole == '–' else f'{whole} in {TRAINING_EPOCHS} epochs'}"
-            found = row.figure("gets")
-            assert found is not None
-            label = f"{row.label}: {row.state_label}"
-            bars.append(_bar(row, label, figure, found))
-        return "GETs in an epoch", draw_bars(bars, label="GETs in an epoch")
-
-    return Chart(
-        "requests",
-        title,
-        f"At ${price.dollars:g} for 1,000 GETs ({price.source}); traffic and storage cost extra. "
-        f"{TRAINING_EPOCHS} epochs are the first and {TRAINING_EPOCHS - 1} like the last measured "
-        "one; a single cold epoch does not predict them. Loading a warm arm beforehand is not "
-        "counted.",
-        _panels(summary, rows, draw),
-        _sources(rows),
-        table=_table(
-            ("GETs in an epoch", "cost of an epoch", f"cost of {TRAINING_EPOCHS} epochs"),
-            ((row, cells(row)) for row in rows),
-        ),
-    )
-
-
 CHARTS: tuple[Callable[[Summary], Chart | Missing], ...] = (
     speed,
     accelerators_fed,
     over_time,
-    step_times,
     latency,
-    sources_of_bytes,
-    costs,
-    requests,
 )
 
 

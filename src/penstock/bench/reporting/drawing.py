@@ -56,19 +56,6 @@ _GREY, _SILVER = "#868e96", "#adb5bd"
 _SYSTEM_COLOURS: dict[str, str] = dict(
     zip(SYSTEMS, (_SILVER, _GREY, _BLUE, _GREEN, _YELLOW, _ORANGE, _PINK), strict=True)
 )
-_PART_COLOURS = {
-    "load": _ORANGE,
-    "compute": _BLUE,
-    "barrier": _SILVER,
-    "system": _BLUE,
-    "readers": _SILVER,
-    "pages": _BLUE,
-    "cache": _SKY,
-    "tier-0": _GREEN,
-    "tier-1": _PINK,
-    "tier-2": _YELLOW,
-    "store": _ORANGE,
-}
 # What a part of a page does not need: metadata, ids of groups, fonts, rotations by nothing.
 _BOILERPLATE = re.compile(
     r"<metadata>.*?</metadata>\s*|<defs>\s*<style.*?</style>\s*</defs>\s*|(?<=<g) id=\"[^\"]*\""
@@ -159,10 +146,6 @@ def line_look(arm: Arm, arms: Iterable[Arm]) -> Look:
     """Dashes only where a system has several arms."""
     alone = len({one.name for one in arms if one.system == arm.system}) == 1
     return replace(system_look(arm), line="solid") if alone else system_look(arm)
-
-
-def part_look(name: str) -> Look:
-    return Look(_PART_COLOURS.get(name, _SKY))
 
 
 def draw_bars(

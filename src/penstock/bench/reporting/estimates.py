@@ -161,17 +161,6 @@ def seconds(value: float) -> str:
     return f"{value * 1e6:.3g} µs" if value else "0 s"
 
 
-def money(dollars: float) -> str:
-    """`$1,234.50`, `$0.06`, `$0.0016`: below a dollar two digits that say something."""
-    if dollars == 0:
-        return "$0"
-    if dollars < _LEAST_DOLLARS:
-        return f"under ${_LEAST_DOLLARS}"
-    places = max(2, 1 - math.floor(math.log10(dollars)))
-    text = f"${dollars:,.{places}f}"
-    return text.rstrip("0") if places > 2 and not text.endswith(".00") else text
-
-
 def count(value: float) -> str:
     """`12,345`, `9.5`, `0`."""
     return f"{value:,.1f}" if 0 < value < 10 else f"{value:,.0f}"

@@ -18,7 +18,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.charts import CHARTS
 from penstock.bench.reporting.results import Run, mapping, number, sequence, text
-from penstock.bench.reporting.rows import DEFAULT_PRICE, Price
 from penstock.bench.reporting.summary import DISCLAIMER, METHOD, Summary, summary_of
 from penstock.bench.reporting.tables import Table, clean, markdown, plain
 from penstock.errors import ResultsError
@@ -28,12 +27,12 @@ from penstock.units import format_duration, format_size
 NAMES = ("report.html", "report.md", "summary.json")
 
 
-def write(run: Path, *, price: Price = DEFAULT_PRICE) -> list[Path]:
+def write(run: Path) -> list[Path]:
     """Write all three into the run's own folder, and return their paths.
 
     A run without a single result has a report too: it shows the steps and what failed.
     """
-    summary = summary_of(run, price)
+    summary = summary_of(run)
     paths = [run / name for name in NAMES]
     for path in paths:
         write_one(summary, path)

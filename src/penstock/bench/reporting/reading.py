@@ -118,17 +118,6 @@ def series_of(run: Run, result: Result, epoch: Epoch) -> Companion | None:
     return Companion(path, "", {"starts_s": starts, "bytes_per_s": rates})
 
 
-def steps_of(run: Run, result: Result, epoch: Epoch) -> Companion | None:
-    """Return where the time of each step went; the lists are equally long."""
-    path, found = _read(run, result, "steps.json")
-    item = mapping(_item(found, "epochs", epoch))
-    parts = {name: numbers(item.get(f"{name}_s")) for name in ("load", "compute", "barrier")}
-    count = len(parts["load"])
-    if not count or any(len(one) != count for one in parts.values()):
-        return None
-    return Companion(path, "", parts)
-
-
 def latencies_of(run: Run, result: Result, epoch: Epoch) -> Companion | None:
     """Return quantiles of the time of single reads, in rising order."""
     path, found = _read(run, result, "latencies.json")

@@ -20,7 +20,7 @@ whole accelerators.
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.bench.reporting import estimates
@@ -28,7 +28,6 @@ from penstock.bench.reporting.estimates import Estimate, FedEstimate, estimate
 from penstock.bench.reporting.results import BARE, Arm, Epoch, Result, Run, Shape, Workload
 from penstock.bench.reporting.tables import Table
 
-TRAINING_EPOCHS = 90  # what ResNet-50 on ImageNet is usually trained for
 GOAL = 0.90
 FED_METHOD = (
     "Accelerators fed at 90% or more busy: the largest number of accelerators that was 90% busy, "
@@ -37,25 +36,6 @@ FED_METHOD = (
 )
 FIRST_STATES = ("cold", "planned", "loaded")  # of an epoch that begins with empty caches
 _STATES = (*FIRST_STATES, "partial", "cached", "warm")
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """The price of 1,000 GETs, and its source. Traffic and storage cost extra."""
-
-    dollars: float
-    source: str
-
-    def of(self, gets: float) -> float:
-        return gets / 1000 * self.dollars
-
-
-# A list price, not an offer: it is an option because clouds, classes and years differ.
-DEFAULT_PRICE = Price(0.0004, "list price of Amazon S3 Standard in us-east-1, 2025")
-
-
-def stated_price(dollars: float | None) -> Price:
-    return DEFAULT_PRICE if dollars is None else Price(dollars, "as given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,43 +314,6 @@ def _is_column(name: str, rows: Sequence[Row]) -> bool:
 def _shown(row: Row, name: str) -> Estimate | None:
     without_process = row.arm.system in ("native", "ceiling", BARE)
     return None if without_process and name in ("cpu_s_per_gb", "memory_mb") else row.figure(name)
-
-
-def training_gets(results: Iterable[Result]) -> float | None:
-    """Return GETs of a whole training, in the mean over repeats: the first epoch, then the last
-    measured one repeated. A single cold epoch does not predict later ones, and is left out."""
-    found: list[float] = []
-    for result in results:
-        epochs = [e for e in result.epochs if e.readers == result.epochs[0].readers]
-        gets = [epoch.gets for epoch in epochs if epoch.number is not None]
-        predicts = len(gets) > 1 or (gets and result.arm.state == "warm")
-        if predicts and gets[0] is not None and gets[-1] is not None:
-            found.append(gets[0] + (TRAINING_EPOCHS - 1) * gets[-1])
-    return statistics.fmean(found) if found else None
-
-
-def origins(row: Row) -> dict[str, float] | None:
-    """Return shares of the bytes read by origin: tiers, store; the rest came from the page cache,
-    or, of a system that does not count its hits, from that or its own cache."""
-    known = [e for _, e in row.measured if e.size_bytes and e.get_bytes is not None]
-    total = sum(epoch.size_bytes for epoch in known)
-    if not total:
-        return None
-    found: dict[str, float] = {}
-    rest = "pages" if all(epoch.hit_bytes is not None for epoch in known) else "cache"
-    for epoch in known:
-        left = epoch.size_bytes
-        tiers = sorted((epoch.hit_bytes or {}).items(), key=lambda item: _tier_order(item[0]))
-        for name, size in [*tiers, ("store", epoch.get_bytes or 0.0), (rest, left)]:
-            taken = min(left, size)
-            found[name] = found.get(name, 0.0) + taken / total
-            left -= taken
-    return found
-
-
-def _tier_order(name: str) -> tuple[int, str]:
-    known = ("MEM", "SSD", "HDD")
-    return (known.index(name) if name in known else len(known), name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,11 @@ from penstock.bench.reporting.goals import Judged, judge_goals
 from penstock.bench.reporting.reading import read_run
 from penstock.bench.reporting.results import Result, Run, number
 from penstock.bench.reporting.rows import (
-    DEFAULT_PRICE,
     MEASURES,
-    Price,
     Row,
     Setting,
     rows_of,
     table_of,
-    training_gets,
 )
 from penstock.bench.reporting.tables import Table, clean, print_tables
 from penstock.bench.reporting.verdict import Finding, Verdict, judge
@@ -47,7 +44,6 @@ class Summary:
     run: Run
     rows: tuple[Row, ...]
     verdict: Verdict
-    price: Price
     goals: tuple[Judged, ...] = ()
 
     @property
@@ -112,8 +108,7 @@ class Summary:
             "disclaimer": DISCLAIMER,
             "datasets": {name: dict(one) for name, one in run.datasets.items()},
             "environment": dict(run.environment),
-            "price_of_1000_gets": asdict(self.price),
-            "rows": [_row(row, self.price) for row in self.rows],
+            "rows": [_row(row) for row in self.rows],
             "figures": [
                 {"arm": one.arm.model_dump(), "workload": one.workload.name, **one.figures}
                 for one in run.counted
@@ -129,10 +124,10 @@ class Summary:
         }
 
 
-def summary_of(folder: Path, price: Price = DEFAULT_PRICE) -> Summary:
+def summary_of(folder: Path) -> Summary:
     run = read_run(folder)
     rows = rows_of(run)
-    return Summary(run, tuple(rows), judge(run, rows), price, tuple(judge_goals(run, rows)))
+    return Summary(run, tuple(rows), judge(run, rows), tuple(judge_goals(run, rows)))
 
 
 def _finding(found: Finding) -> dict[str, Any]:
@@ -144,8 +139,7 @@ def _finding(found: Finding) -> dict[str, Any]:
     }
 
 
-def _row(row: Row, price: Price) -> dict[str, Any]:
-    gets, training = row.figure("gets"), training_gets(row.results)
+def _row(row: Row) -> dict[str, Any]:
     return {
         "arm": row.arm.model_dump(),
         "workload": row.setting.workload.model_dump(),
@@ -158,8 +152,6 @@ def _row(row: Row, price: Price) -> dict[str, Any]:
         "epochs": len(row.measured),
         "modes": sorted(row.modes),
         **{name: _estimate(row.figure(name)) for name in MEASURES},
-        "dollars_per_epoch": None if gets is None else price.of(gets.mean),
-        "dollars_per_90_epochs": None if training is None else price.of(training),
         "experiments": [_experiment(one) for one in row.results],
         "left_out": [_experiment(one) for one in row.left_out],
     }
