@@ -101,6 +101,7 @@ def test_what_is_invalid_is_in_no_figure_and_shown_with_its_reason(tmp_path: Pat
     ids = {one["id"] for row in document["rows"] for one in row["experiments"]}
     assert not ids & {one["id"] for one in document["left_out"]}
     assert "Nothing here is an MLPerf result" in text
+    assert all(one.sentence in shown(text) for one in summary.verdict.headline)
     # A failed proof counts more than the word valid.
     lie = {"name": "as-claimed", "ok": False, "detail": "not so"}
     assert told(tmp_path / "a", arms=BOTH).run.counted != []
@@ -223,7 +224,7 @@ def short(one: dict[str, Any]) -> None:
         ({"arms": ("native", "penstock-cold", "penstock-planned", "rclone"),
           "workloads": (RESNET,), "change": half_busy, "repeats": 1},
          "In the first epoch, from empty caches, Penstock planned (hinted) keeps an emulated H100 "
-         "of scale 0.25 99.0% busy, Penstock cold 85.1%, rclone mount 21.5%, native files 99.0% "
+         "(scale 0.25) 99.0% busy, Penstock cold 85.1%, rclone mount 21.5%, native files 99.0% "
          "(one repeat: no interval)."),
         ({"workloads": (RESNET,), "change": limit_in_one_repeat, "repeats": 2},
          "Penstock warm feeds 2 or more emulated H100 at 90% or more busy, rclone mount 1.1."),

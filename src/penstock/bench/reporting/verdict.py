@@ -161,7 +161,7 @@ def _keeps_busy(rows: Sequence[Row], native: Row | None) -> Finding | None:
     name = ours.setting.workload.accelerator_name
     what = "the accelerator" if name is None else f"an {name}" if "emu" in name else f"the {name}"
     if ours.setting.workload.scaled:
-        what += f" of scale {ours.setting.workload.scale:.3g}"
+        what += f" (scale {ours.setting.workload.scale:.3g})"
     parts = [f"{ours.spoken} keeps {what} {_busy(ours)} busy"]
     parts += [f"{row.spoken} {_busy(row)}" for row in others]
     if native is not None:
