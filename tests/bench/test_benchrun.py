@@ -19,7 +19,7 @@ from penstock.bench.datasets import SMALL_BYTES
 from penstock.bench.plans.reading import read_plan_file
 from penstock.bench.s3server import reclaim_space
 from penstock.bench.workflow import checks, registry, remote, run
-from penstock.bench.workflow.run import preview
+from penstock.bench.workflow.preview import preview
 from penstock.bench.workflow.site import Parts
 from penstock.bench.workflow.view import View
 from penstock.bench.workspace import MARK, PREFIX, Workspace

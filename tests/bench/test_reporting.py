@@ -143,7 +143,7 @@ def test_files_that_cannot_be_read_are_a_note(tmp_path: Path) -> None:
     odd = {
         "schema": 2,
         "arm": 3,
-        "epochs": [{"seconds": "fast"}, None, {"seconds": -1}],
+        "epochs": [{"seconds": "fast"}, {"seconds": -1}],
         "proofs": "all",
         "valid": True,
         "repeat": None,
@@ -151,11 +151,12 @@ def test_files_that_cannot_be_read_are_a_note(tmp_path: Path) -> None:
     (places[3] / "output" / "result.json").write_text(json.dumps(odd))
     (run / "environment.json").write_text("\xff")
     summary = summary_of(run)
-    broken, other, around = summary.run.notes
+    broken, other, wrong, around = summary.run.notes
     assert broken.startswith(f"experiments/{places[0].name}/output/result.json cannot be read: ")
     assert other == f"{places[2].name}: its result has schema 9, not 2"
+    assert wrong.startswith(f"{places[3].name}: its result cannot be read: arm: ")
     assert around.startswith("environment.json cannot be read: ")
-    assert "no epoch was measured" in shown(page(summary))
+    assert all(note in shown(page(summary)) for note in (broken, other, wrong))
 
 
 def test_settings_are_told_apart_by_kind_and_by_nothing_that_a_failure_lacks(

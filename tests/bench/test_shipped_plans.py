@@ -304,7 +304,8 @@ def test_epochs_are_held_against_their_goals(
 
 
 def test_a_job_that_reports_no_bytes_is_shown_without_shares_of_them(tmp_path: Path) -> None:
-    job = epoch(1, 10, 0.1, hit_bytes={"MEM": 0}) | {"bytes": None}
+    job = epoch(1, 10, 0.1, hit_bytes={"MEM": 0})
+    del job["bytes"]
     training(tmp_path, "planned", [job, job])
     assert "Penstock, planned" in printed(summary(tmp_path, []))
 

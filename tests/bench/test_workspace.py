@@ -20,11 +20,11 @@ import pytest
 from obstore.store import S3Store
 
 from penstock.bench import measure, s3server
-from penstock.bench.arms import Rclone, Site
+from penstock.bench.arms import Site
 from penstock.bench.bareclient import get_epoch
 from penstock.bench.datasets import SMALL_BYTES, Dataset, Entry, make_large, make_small
 from penstock.bench.experiments.reading import Trial, settle
-from penstock.bench.juicefs import JuiceFS, juicefs_bucket
+from penstock.bench.peers import JuiceFS, Rclone, juicefs_bucket
 from penstock.bench.plans.arms import ARMS
 from penstock.bench.readers import list_files, read_epoch
 from penstock.bench.s3server import FarServer, S3Server, create_bucket, far_s3, upload

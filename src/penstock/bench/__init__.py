@@ -9,8 +9,8 @@ like every other system, so all are measured in the same way.
     samples     JPEGs, TFRecords, tars              datasets     sets of them, and of plain files
     readers     an epoch of open, read, close       bareclient   the same bytes by plain GETs
     measure     CPU, memory, page cache, FUSE messages
-    arms        one small class per system          juicefs, alluxio  larger ones
-    systems     all of them by name
+    arms        what is measured: Penstock, native files
+    peers       the others, and all by name         alluxio     one of them
     accelerators emulated, as MLPerf Storage publishes them
 
 `penstock bench` is made of four packages, each on top of the one before it; plans/ of the

@@ -26,12 +26,10 @@ from penstock.bench.workspace import (
     BenchError,
     Process,
     Workspace,
-    find_program,
     tail,
     unmount,
     wait_until,
 )
-from penstock.errors import UsageError
 from penstock.units import GIB
 
 TRUSTED_S = 7200  # how long names and attributes may be trusted; the data does not change
@@ -271,114 +269,3 @@ class Penstock(Mount):
     def _command(self, *words: str) -> str:
         command = [sys.executable, "-m", "penstock", *words]
         return self.site.workspace.run(self.name, command, self.environment()).decode()
-
-
-class Rclone(Mount):
-    name = "rclone"
-
-    @classmethod
-    def require(cls) -> None:
-        find_program("rclone")
-
-    def launch(self) -> Process:
-        server = self.site.server
-        return self.site.workspace.spawn(
-            self.name,
-            [
-                find_program("rclone"),
-                "mount",
-                f":s3:{self.site.bucket}",
-                self.mountpoint,
-                "--config=/dev/null",
-                "--s3-provider=Other",
-                "--s3-list-version=2",
-                "--s3-list-url-encode=true",
-                f"--s3-endpoint={server.endpoint}",
-                f"--s3-region={server.region}",
-                "--s3-env-auth",
-                "--read-only",
-                *self.cache_options(),
-                f"--dir-cache-time={TRUSTED_S}s",
-                f"--attr-timeout={TRUSTED_S}s",  # the kernel then asks for no attributes on a stat
-                "--poll-interval=0",
-                # A modification time costs a HEAD for every file; size and ETag suffice.
-                "--use-server-modtime",
-                "--vfs-fast-fingerprint",
-                "--no-checksum",
-                "--max-read-ahead=1Mi",  # the most that the kernel takes; 128 KiB by default
-                *self.extra_options(),
-            ],
-            self.environment(),
-        )
-
-    def cache_options(self) -> list[str]:
-        if self.plan.cache_share == 0:
-            return [f"--cache-dir={self.cache}", "--vfs-cache-mode=off"]
-        options = [
-            f"--cache-dir={self.cache}",
-            "--vfs-cache-mode=full",
-            f"--vfs-cache-max-age={TRUSTED_S}s",
-        ]
-        if self.plan.cache_share < 1:
-            # It looks after its size only now and then; at every second it does so soon enough.
-            options += [f"--vfs-cache-max-size={self.quota_bytes}B", "--vfs-cache-poll-interval=1s"]
-        return options
-
-    def version(self) -> str:
-        output = self.site.workspace.run(self.name, [find_program("rclone"), "version"])
-        return output.decode().splitlines()[0].removeprefix("rclone v")
-
-
-class S3fs(Mount):
-    name = "s3fs"
-    dashes = ""
-
-    @classmethod
-    def require(cls) -> None:
-        find_program("s3fs")
-
-    def launch(self) -> Process:
-        server = self.site.server
-        bucket, slash, prefix = self.site.bucket.partition("/")
-        password = self.place / "passwd"
-        password.touch(mode=0o600)
-        password.write_text(f"{server.access_key}:{server.secret_key}\n")
-        options = (
-            f"url={server.endpoint}",
-            f"endpoint={server.region}",
-            "use_path_request_style",
-            f"passwd_file={password}",
-            "ro",
-            *self.cache_options(),
-            "kernel_cache",  # pages stay when a file is closed
-            "max_stat_cache_size=2000000",  # every file of the data set
-            f"stat_cache_expire={TRUSTED_S}",
-            "enable_noobj_cache",
-            "multireq_max=64",
-            f"entry_timeout={TRUSTED_S}",
-            f"attr_timeout={TRUSTED_S}",
-            *self.extra_options(),
-        )
-        return self.site.workspace.spawn(
-            self.name,
-            [
-                find_program("s3fs"),
-                f"{bucket}:/{prefix}" if slash else bucket,
-                self.mountpoint,
-                "-f",
-                "-o",
-                ",".join(options),
-            ],
-        )
-
-    def cache_options(self) -> list[str]:
-        if 0 < self.plan.cache_share < 1:
-            raise UsageError(
-                f"{self.plan.name}: s3fs cannot be given a cache of {self.plan.cache_share:.0%}",
-                hint="it has no limit for its cache; give a share of 0 or 1",
-            )
-        return [f"use_cache={self.cache}"] if self.plan.cache_share else []
-
-    def version(self) -> str:
-        output = self.site.workspace.run(self.name, [find_program("s3fs"), "--version"])
-        return output.decode().split("V", 1)[1].split()[0]

@@ -146,7 +146,8 @@ def run(
 
 def _preview(path: Path, overrides: tuple[str, ...], settings: object, output: str) -> int:
     from penstock.bench.plans.reading import read_plan_file
-    from penstock.bench.workflow.run import Settings, preview
+    from penstock.bench.workflow.preview import preview
+    from penstock.bench.workflow.run import Settings
 
     assert isinstance(settings, Settings)
     seen = preview(read_plan_file(path, overrides), settings)

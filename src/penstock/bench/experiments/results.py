@@ -17,10 +17,10 @@ from penstock.bench.accelerators import Accelerator, published
 from penstock.bench.datasets import DatasetManifest
 from penstock.bench.experiments.feeding import INTERVAL_S
 from penstock.bench.experiments.proofs import Proof
+from penstock.bench.peers import title_of
 from penstock.bench.plans.experiments import ExperimentConfig
 from penstock.bench.plans.model import WorkloadPlan
 from penstock.bench.readers import quantiles
-from penstock.bench.systems import title_of
 
 SCHEMA = 2
 Figures = dict[str, Any]  # JSON

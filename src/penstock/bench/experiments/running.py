@@ -31,10 +31,10 @@ from penstock.bench.experiments.proofs import Proof
 from penstock.bench.experiments.reading import ReadRun, make_warm, settle
 from penstock.bench.experiments.results import EpochRead, Figures, Result, accelerator_of
 from penstock.bench.experiments.storeline import StoreCounts, StoreLine
+from penstock.bench.peers import make_arm
 from penstock.bench.plans.experiments import ExperimentConfig
 from penstock.bench.plans.model import JobPlan
 from penstock.bench.readers import read_epoch
-from penstock.bench.systems import make_arm
 from penstock.bench.workspace import BenchError
 from penstock.errors import UsageError
 

@@ -14,7 +14,7 @@ from typing import Any
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.estimates import SIGNIFICANCE, Estimate, holm, ratio, welch
 from penstock.bench.reporting.reading import read_run
-from penstock.bench.reporting.results import Run, mapping, text
+from penstock.bench.reporting.results import Run, text
 from penstock.bench.reporting.rows import Row, rows_of
 from penstock.bench.reporting.tables import Table, markdown, plain
 from penstock.errors import ResultsError
@@ -164,7 +164,7 @@ def _differing(
 
 def _changes(left: Run, right: Run) -> list[str]:
     found: list[str] = []
-    versions = mapping(left.environment.get("versions")), mapping(right.environment.get("versions"))
+    versions = left.versions, right.versions
     for name in _SOFTWARE:
         found += _change(name, left.environment.get(name), right.environment.get(name))
     for name in dict.fromkeys((*versions[0], *versions[1])):

@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.charts import CHARTS
-from penstock.bench.reporting.results import Run, mapping, number, sequence, text
+from penstock.bench.reporting.results import Run, number, text
 from penstock.bench.reporting.summary import DISCLAIMER, METHOD, Summary, summary_of
 from penstock.bench.reporting.tables import Table, clean, markdown, plain
 from penstock.errors import ResultsError
@@ -106,7 +106,7 @@ def _cleaned(value: Any) -> Any:
 
 def _common(summary: Summary) -> dict[str, Any]:
     run = summary.run
-    given = [redact(text(one)) for one in sequence(run.environment.get("commands"))]
+    given = [redact(text(one)) for one in run.environment.get("commands") or ()]
     machine = (
         *(_dataset(one) for one in run.datasets.values()),
         _processor(run.environment),
@@ -185,7 +185,7 @@ def _machine_table(run: Run) -> Table:
         ("distribution", text(found.get("distribution"))),
         ("Penstock", text(found.get("penstock"))),
         ("Python", text(found.get("python"))),
-        *((name, text(version)) for name, version in mapping(found.get("versions")).items()),
+        *run.versions.items(),
         ("started", text(found.get("started"))),
     ]
     return Table(("what", "value"), tuple((name, redact(value)) for name, value in rows if value))

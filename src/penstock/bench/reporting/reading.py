@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic import ValidationError
+
 from penstock.bench.reporting.results import (
     OPEN,
     Epoch,
@@ -15,11 +17,7 @@ from penstock.bench.reporting.results import (
     Run,
     Step,
     experiment_steps,
-    mapping,
-    maps,
     number,
-    numbers,
-    sequence,
     text,
 )
 from penstock.errors import ResultsError
@@ -48,7 +46,7 @@ def read_run(folder: Path) -> Run:
         elif (found := _result(folder, path, notes)) is not None:
             results.append(found)
     workflow = read_map(folder / "workflow.json", notes)
-    steps = tuple(Step.model_validate(one) for one in maps(workflow.get("steps")))
+    steps = _steps(workflow, notes)
     seen = {*unfinished, *(result.folder.rpartition("/")[2] for result in results)}
     unfinished += [
         s.name for s in experiment_steps(steps) if s.state in OPEN and s.name not in seen
@@ -61,7 +59,7 @@ def read_run(folder: Path) -> Run:
         unfinished=tuple(unfinished),
         environment=read_map(folder / "environment.json", notes),
         datasets={path.stem: read_map(path, notes) for path in datasets},
-        goals=tuple(maps(read_map(folder / "plan.json", notes).get("goals"))),
+        goals=_goals(read_map(folder / "plan.json", notes)),
         state=text(workflow.get("state")),
         steps=steps,
         notes=tuple(notes),
@@ -94,7 +92,27 @@ def _result(folder: Path, path: Path, notes: list[str]) -> Result | None:
         return None
     own_id = text(found.get("id")) or place.name
     path_in_run = place.relative_to(folder).as_posix()
-    return Result.model_validate({**found, "id": own_id, "folder": path_in_run})
+    try:
+        return Result.model_validate({**found, "id": own_id, "folder": path_in_run})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        notes.append(f"{place.name}: its result cannot be read: {where}: {first['msg']}")
+        return None
+
+
+def _goals(plan: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    value = plan.get("goals")
+    items = cast("list[Any]", value) if isinstance(value, list) else []
+    return tuple(cast("dict[str, Any]", one) for one in items if isinstance(one, dict))
+
+
+def _steps(workflow: dict[str, Any], notes: list[str]) -> tuple[Step, ...]:
+    try:
+        return tuple(Step.model_validate(one) for one in workflow.get("steps") or ())
+    except (ValidationError, TypeError) as error:
+        notes.append(f"workflow.json cannot be read: {error}")
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +127,7 @@ class Companion:
 def series_of(run: Run, result: Result, epoch: Epoch) -> Companion | None:
     """Return bytes of each interval of an epoch; None for an epoch of few intervals."""
     path, found = _read(run, result, "series.json")
-    size_bytes, interval_s = numbers(_item(found, "bytes", epoch)), number(found.get("interval_s"))
+    size_bytes, interval_s = _numbers(_item(found, "bytes", epoch)), number(found.get("interval_s"))
     if not interval_s or not any(size_bytes) or len(size_bytes) < _FEWEST:
         return None
     # The last interval is a part of one.
@@ -121,13 +139,20 @@ def series_of(run: Run, result: Result, epoch: Epoch) -> Companion | None:
 def latencies_of(run: Run, result: Result, epoch: Epoch) -> Companion | None:
     """Return quantiles of the time of single reads, in rising order."""
     path, found = _read(run, result, "latencies.json")
-    item = mapping(_item(found, "epochs", epoch))
-    seconds = sorted(value for value in numbers(item.get("seconds")) if value > 0)
+    item = _item(found, "epochs", epoch)
+    given = cast("dict[str, Any]", item).get("seconds") if isinstance(item, dict) else None
+    seconds = sorted(value for value in _numbers(given) if value > 0)
     return Companion(path, text(found.get("what")), {"seconds": seconds}) if seconds else None
 
 
+def _numbers(value: Any) -> list[float]:
+    items = cast("list[Any]", value) if isinstance(value, list) else []
+    return [one for item in items if (one := number(item)) is not None]
+
+
 def _item(found: dict[str, Any], name: str, epoch: Epoch) -> Any:
-    items = sequence(found.get(name))
+    value = found.get(name)
+    items = cast("list[Any]", value) if isinstance(value, list) else []
     return items[epoch.place] if epoch.place < len(items) else None
 
 

@@ -1,19 +1,18 @@
 """The results of a run as values: experiments, their epochs and proofs. Pure, no I/O.
 
-A crash or a hand edit may have written a result. Its declaration here says what each field is when
-it is missing or no such value, so that the rest is reported.
+What a workload does not measure is missing in its results, and None here. A result with a value of
+another kind is not read at all: reading.py makes a note of it.
 `Result.counted` decides: a result that does not count is listed with its reason, and no figure and
 no sentence uses it.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from penstock.units import format_bit_rate
 
@@ -32,83 +31,32 @@ _MODELS = {
 
 
 def number(value: Any) -> float | None:
-    """A finite number that is not negative, or None: all that is measured here is such."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if math.isfinite(found) and found >= 0 else None
-
-
-def numbers(value: Any) -> list[float]:
-    return [found for one in sequence(value) if (found := number(one)) is not None]
+    """Return a value of environment.json and the like as a number that can be, or None."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < 1e300 else None  # NaN is not
 
 
 def text(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
-    return cast(Mapping[str, Any], value) if isinstance(value, dict) else {}
-
-
-def sequence(value: Any) -> Sequence[Any]:
-    return cast(Sequence[Any], value) if isinstance(value, list | tuple) else ()
-
-
-def maps(value: Any) -> list[Mapping[str, Any]]:
-    return [cast(Mapping[str, Any], one) for one in sequence(value) if isinstance(one, dict)]
-
-
-def _numbers_by_name(value: Any) -> dict[str, float]:
-    pairs = ((name, number(one)) for name, one in mapping(value).items())
-    return {name: one for name, one in pairs if one is not None}
-
-
-def _whole(value: Any) -> int | None:
-    found = number(value)
-    return None if found is None else int(found)
-
-
-def _text_or(default: str) -> BeforeValidator:
-    return BeforeValidator(lambda value: text(value) or default)
-
-
-Text = Annotated[str, BeforeValidator(text)]
-Texts = Annotated[tuple[Text, ...], BeforeValidator(sequence)]
-Number = Annotated[float | None, BeforeValidator(number)]
-Amount = Annotated[float, BeforeValidator(lambda value: number(value) or 0.0)]
-Positive = Annotated[float | None, BeforeValidator(lambda value: number(value) or None)]
-Whole = Annotated[int | None, BeforeValidator(_whole)]
-Count = Annotated[int, BeforeValidator(lambda value: _whole(value) or 0)]
-PositiveCount = Annotated[int | None, BeforeValidator(lambda value: _whole(value) or None)]
-Flag = Annotated[bool, BeforeValidator(lambda value: value is True)]
-Figures = Annotated[dict[str, float], BeforeValidator(_numbers_by_name)]
-MaybeFigures = Annotated[
-    dict[str, float] | None,
-    BeforeValidator(lambda value: _numbers_by_name(value) if isinstance(value, dict) else None),
-]
+Text = Annotated[str, BeforeValidator(text)]  # None is none
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
 
 
 class Value(BaseModel):
-    """A part of a result. What is no map reads as an empty one."""
+    """A part of a result."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _map(cls, value: Any) -> Any:
-        return value if isinstance(value, cls) else mapping(value)
 
 
 class Shape(Value):
     """The network between the reader and the store."""
 
-    name: Annotated[str, _text_or("unshaped")] = "unshaped"
+    name: str = "unshaped"
     latency_s: Amount = 0.0  # added to each request
-    bytes_per_s: Positive = None  # None: as fast as it goes
+    bytes_per_s: Amount | None = None  # None: as fast as it goes
 
     @property
     def plain(self) -> bool:
@@ -121,30 +69,42 @@ class Shape(Value):
         return f"{latency}, {rate}"
 
 
+class StoreCounts(Value):
+    gets: Amount | None = None
+    get_bytes: Amount | None = None
+
+
 class Epoch(Value):
     """One measured epoch, or several in a row, of any workload."""
 
-    arm: Text = ""  # the result's own, or the bare client
-    state: Annotated[str, _text_or("cold")] = "cold"
+    arm: str = ""  # the result's own, or the bare client
+    state: str = "cold"
     readers: Count = 0  # processes, or accelerators
-    number: Whole = Field(None, validation_alias="epoch")  # None: epochs have no order
-    passes: Annotated[int, BeforeValidator(lambda value: _whole(value) or 1)] = 1
-    seconds: Amount
+    number: int | None = Field(None, validation_alias="epoch")  # None: epochs have no order
+    passes: int = 1
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     samples: Amount = 0.0
     size_bytes: Amount = Field(0.0, validation_alias="bytes")
-    busy_share: Number = None  # without the wait for the first batch
-    busy_s: Number = None
-    first_batch_s: Number = None
-    gets: Number = Field(None, validation_alias=AliasPath("store", "gets"))
-    get_bytes: Number = Field(None, validation_alias=AliasPath("store", "get_bytes"))
-    hit_bytes: MaybeFigures = None
-    cpu_s: Figures = Field(default_factory=dict)  # of all processes of the system, of readers
-    memory_bytes: Number = None  # of all processes of the system
-    messages: Number = None
-    mode: Text = ""
-    native_ratio: Number = None  # its speed over that of its native neighbour
-    bare_ratio: Number = None
+    busy_share: Amount | None = None  # without the wait for the first batch
+    busy_s: Amount | None = None
+    first_batch_s: Amount | None = None
+    store: StoreCounts | None = None
+    hit_bytes: dict[str, Amount] | None = None
+    cpu_s: dict[str, Amount | None] = Field(default_factory=dict)  # of the system, of readers
+    memory_bytes: Amount | None = None  # of all processes of the system
+    messages: Amount | None = None
+    mode: str | None = None
+    native_ratio: Amount | None = None  # its speed over that of its native neighbour
+    bare_ratio: Amount | None = None
     place: int = 0  # in the lists of the experiment's other files
+
+    @property
+    def gets(self) -> float | None:
+        return None if self.store is None else self.store.gets
+
+    @property
+    def get_bytes(self) -> float | None:
+        return None if self.store is None else self.store.get_bytes
 
     @property
     def busy_with_first_batch(self) -> float | None:
@@ -176,25 +136,15 @@ def _share(part: float | None, whole: float) -> float | None:
 
 
 class Arm(Value):
-    name: Annotated[str, _text_or("unnamed")] = "unnamed"
-    title: Text = ""
-    system: Text = ""
-    version: Text = ""
-    state: Annotated[str, _text_or("cold")] = "cold"
-    cache_share: Annotated[
-        float, BeforeValidator(lambda value: 1.0 if (n := number(value)) is None else n)
-    ] = 1.0
-    hinted: Flag = False
-    command: Text = ""
-    options: Texts = ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_a_title(cls, value: Any) -> Any:
-        if isinstance(value, cls):
-            return value
-        found = mapping(value)
-        return {**found, "title": found.get("title") or found.get("name") or "unnamed"}
+    name: str = "unnamed"
+    title: str = ""
+    system: str = ""
+    version: str = ""
+    state: str = "cold"
+    cache_share: float = 1.0
+    hinted: bool = False
+    command: str = ""
+    options: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -229,22 +179,32 @@ class Arm(Value):
 
 
 class Workload(Value):
-    name: Annotated[str, _text_or("unnamed")] = "unnamed"
-    kind: Annotated[str, _text_or("read")] = "read"
-    model: Annotated[str | None, BeforeValidator(lambda value: text(value) or None)] = None
-    accelerator: Annotated[str | None, BeforeValidator(lambda value: text(value) or None)] = None
-    accelerators: PositiveCount = None
-    emulated: Flag = False
-    batch: Number = None
-    step_s: Number = None
+    name: str = "unnamed"
+    kind: str = "read"
+    model: str | None = None
+    accelerator: str | None = None
+    accelerators: int | None = None
+    emulated: bool = False
+    batch: Amount | None = None
+    step_s: Amount | None = None
     scale: float = 1.0
-    readers: PositiveCount = None
-    sample_bytes: Number = None
+    readers: int | None = None
+    sample_bytes: Amount | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _has_its_real_scale(cls, value: Any) -> Any:
-        return {**mapping(value), "scale": _scale(mapping(value))}
+        """How hungry one emulated accelerator is, of a whole one. Batches are whole samples, so
+        that what was asked for (`scale`) is met only about; what was published says it exactly."""
+        if not isinstance(value, dict):
+            return value
+        found = cast("dict[str, Any]", value)
+        whole: dict[str, Any] = found.get("published") or {}
+        try:
+            scale: float = found["batch"] / found["step_s"] / (whole["batch"] / whole["step_s"])
+        except (KeyError, TypeError, ZeroDivisionError):
+            return found
+        return {**found, "scale": scale}
 
     @property
     def reads(self) -> bool:
@@ -276,55 +236,46 @@ class Workload(Value):
         return ", ".join(parts) or {"read": "files are read whole"}.get(self.kind, self.kind)
 
 
-def _scale(found: Mapping[str, Any]) -> float:
-    """How hungry one emulated accelerator is, of a whole one. Batches are whole samples, so that
-    what was asked for (`scale`) is met only about; what was published says it exactly."""
-    whole = mapping(found.get("published"))
-    sides = [(number(one.get("batch")), number(one.get("step_s"))) for one in (found, whole)]
-    rates = [batch / step_s for batch, step_s in sides if batch and step_s]
-    if len(rates) == 2:
-        return rates[0] / rates[1]
-    return number(found.get("scale")) or 1.0
-
-
 class Proof(Value):
-    name: Text = ""
-    ok: Flag = False
-    detail: Text = ""
+    name: str = ""
+    ok: bool = False
+    detail: str = ""
 
 
 class Failure(Value):
-    what: Text = ""
-    hint: Text = ""
+    what: str = ""
+    hint: str | None = None
 
 
-def _timed_epochs(value: Any) -> Any:
-    """Keep epochs that have a time: one that was cut off has no speed."""
-    if isinstance(value, tuple):
-        return cast("tuple[Any, ...]", value)
-    found = [{**one, "place": place} for place, one in enumerate(maps(value))]
-    return [one for one in found if number(one.get("seconds"))]
+def _with_places(value: Any) -> Any:
+    """Number the epochs: the lists of the other files have the same order."""
+    if not isinstance(value, list):
+        return value
+    items = cast("list[Any]", value)
+    if not all(isinstance(one, dict) for one in items):
+        return items
+    return [{**one, "place": place} for place, one in enumerate(items)]
 
 
 class Result(Value):
     """One experiment that wrote a result. `folder` is relative to the run's."""
 
-    id: Text
+    id: str
     folder: str
     arm: Arm = Arm()
     workload: Workload = Workload()
     shape: Shape = Shape()
-    dataset: Text = ""
-    repeat: Count = 0
-    order: Count = 0
-    seed: Whole = None
-    started: Text = ""
-    seconds: Number = None
-    valid: Flag = False
-    proofs: Annotated[tuple[Proof, ...], BeforeValidator(maps)] = ()
-    failure: Annotated[Failure | None, BeforeValidator(lambda value: mapping(value) or None)] = None
-    epochs: Annotated[tuple[Epoch, ...], BeforeValidator(_timed_epochs)] = ()
-    figures: Figures = Field(default_factory=dict)  # of management
+    dataset: str = ""
+    repeat: int = 0
+    order: int = 0
+    seed: int | None = None
+    started: str = ""
+    seconds: Amount | None = None
+    valid: bool = False
+    proofs: tuple[Proof, ...] = ()
+    failure: Failure | None = None
+    epochs: Annotated[tuple[Epoch, ...], BeforeValidator(_with_places)] = ()
+    figures: dict[str, float] = Field(default_factory=dict)  # of management
 
     @property
     def counted(self) -> bool:
@@ -352,14 +303,14 @@ class Result(Value):
 class Step(Value):
     """A step of the workflow."""
 
-    name: Annotated[str, _text_or("unnamed")] = "unnamed"
-    state: Annotated[str, _text_or("waiting")] = "waiting"
-    attempts: Whole = None
+    name: str = "unnamed"
+    state: str = "waiting"
+    attempts: int | None = None
     started: Text = ""
     ended: Text = ""
     error: Text = ""
-    needs: Texts = ()
-    last: Flag = False  # of the exit handler, which comes after the report
+    needs: tuple[str, ...] = ()
+    last: bool = False  # of the exit handler, which comes after the report
 
     @property
     def seconds(self) -> float | None:
@@ -392,6 +343,14 @@ class Run:
     state: str = ""
     steps: tuple[Step, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def versions(self) -> dict[str, str]:
+        found: Any = self.environment.get("versions")
+        if not isinstance(found, dict):
+            return {}
+        versions = cast("dict[str, Any]", found)
+        return {name: text(value) for name, value in versions.items()}
 
     @property
     def counted(self) -> list[Result]:

@@ -23,10 +23,10 @@ import yaml
 from penstock import procfs
 from penstock.bench import measure
 from penstock.bench.datasets import planned_bytes
+from penstock.bench.peers import lacking
 from penstock.bench.plans.arms import System
 from penstock.bench.plans.experiments import Experiment, StoreAccess, medium_bytes
 from penstock.bench.plans.model import DatasetPlan, Plan
-from penstock.bench.systems import lacking
 from penstock.bench.workflow import remote
 from penstock.bench.workflow.engine import now
 from penstock.bench.workspace import SHARED_MEMORY, BenchError, find_program

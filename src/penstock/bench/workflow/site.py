@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.bench.juicefs import juicefs_bucket
+from penstock.bench.peers import juicefs_bucket
 from penstock.bench.plans.experiments import DatasetAccess, Experiment, StoreAccess
 from penstock.bench.plans.model import DatasetPlan, Plan
 from penstock.bench.s3server import (

@@ -1,4 +1,4 @@
-"""The progress of a run on stderr: a live table on a terminal, else a line for each change, or
+"""The progress of a run on stderr: bars on a terminal, else a line for each change, or
 nothing. Called from the threads of steps.
 """
 
@@ -10,16 +10,11 @@ from typing import TYPE_CHECKING
 
 from penstock.bench.plans.experiments import Experiment
 from penstock.bench.workflow.engine import Record, StepRecord
-from penstock.units import format_duration
 
 if TYPE_CHECKING:
-    from rich.live import Live
-    from rich.text import Text
+    from rich.progress import TaskID
 
-_SIGNS = {"waiting": "·", "running": "▸", "done": "✓", "failed": "✗", "skipped": "–"}
-_COLOURS = {"waiting": "dim", "running": "cyan", "done": "green", "failed": "red", "skipped": "dim"}
-_BAR = 12  # characters
-_MOST_ROWS = 16  # of experiments: what is over scrolls away
+OPEN = ("waiting", "running")
 
 
 class View:
@@ -79,104 +74,62 @@ class Lines(View):
             self.notify(f"  hint: {step.hint}")
 
 
-class Table(View):
-    """All steps, and the experiments around the running one, redrawn as they change."""
+class Bars(View):
+    """A bar for the whole run, and one for each step that runs."""
 
     def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn()
+        self._progress = Progress(
+            *columns, TextColumn("{task.fields[phase]}"), console=Console(stderr=True)
+        )
         self._record: Record | None = None
-        self._experiments: Sequence[Experiment] = ()
-        self._phases: dict[str, tuple[str, float | None]] = {}
-        self._began: dict[str, float] = {}
-        self._took: dict[str, float] = {}
-        self._start_s = time.monotonic()
-        self._live: Live | None = None
+        self._lock = threading.Lock()
+        self._tasks: dict[str, TaskID] = {}
+        self._whole = self._progress.add_task("experiments", phase="")
+        self._experiments: set[str] = set()
 
     def begin(self, record: Record, experiments: Sequence[Experiment]) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._record, self._experiments = record, experiments
-        console = Console(stderr=True)
-        self._live = Live(get_renderable=self._draw, console=console, refresh_per_second=4)
-        self._live.start()
+        self._record, self._experiments = record, {one.id for one in experiments}
+        self._progress.update(self._whole, total=len(experiments))
+        self._progress.start()
 
     def changed(self) -> None:
         if self._record is None:
             return
-        now_s = time.monotonic()
-        for step in self._record.steps():
-            if step.state == "running":
-                self._began.setdefault(step.name, now_s)
-            elif step.name in self._began:
-                self._took.setdefault(step.name, now_s - self._began[step.name])
+        over = 0
+        with self._lock:
+            for step in self._record.steps():
+                over += step.name in self._experiments and step.state not in OPEN
+                task = self._tasks.get(step.name)
+                if step.state == "running" and task is None:
+                    task = self._progress.add_task(f"  {step.name}", total=None, phase="")
+                    self._tasks[step.name] = task
+                elif step.state != "running" and task is not None:
+                    self._progress.remove_task(self._tasks.pop(step.name))
+                    if step.state == "failed":
+                        self.notify(f"{step.name}: failed: {step.error}")
+            self._progress.update(self._whole, completed=over)
 
     def progress(self, step: str, phase: str, done: float | None) -> None:
-        self._phases[step] = (phase, done)
+        with self._lock:
+            if (task := self._tasks.get(step)) is not None:
+                total = None if done is None else 1.0
+                self._progress.update(task, phase=phase, completed=done or 0.0, total=total)
 
     def notify(self, line: str) -> None:
-        if self._live is not None:
-            self._live.console.print(line, markup=False, highlight=False)
-        else:
-            super().notify(line)
+        self._progress.console.print(line, markup=False, highlight=False)
 
     def end(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def _draw(self) -> "Text":
-        from rich.text import Text
-
-        assert self._record is not None
-        steps = self._record.steps()
-        ids = {one.id for one in self._experiments}
-        whole = Text(no_wrap=True, overflow="ellipsis")
-        for step in steps:
-            if step.name not in ids:
-                whole.append(f" {_SIGNS[step.state]} {step.name} ", _COLOURS[step.state])
-                if step.name == "upload-dataset":
-                    whole.append("\n")
-        measured = [step for step in steps if step.name in ids]
-        over = sum(step.state in ("done", "failed", "skipped") for step in measured)
-        lasted = format_duration(time.monotonic() - self._start_s)
-        whole.append(f"\n {over} of {len(measured)} experiments, {lasted}", "bold")
-        width = max(map(len, ids), default=0)
-        for step in _around(measured):
-            phase, done = self._phases.get(step.name, ("", None))
-            running = step.state == "running"
-            name = f"\n {_SIGNS[step.state]} {step.name:{width}}"
-            whole.append(name, _COLOURS[step.state])
-            whole.append(f" {self._time(step):>6} ")
-            if running and done is not None:
-                full = round(max(0.0, min(1.0, done)) * _BAR)
-                whole.append("━" * full, "cyan")
-                whole.append("━" * (_BAR - full) + " ", "dim")
-            detail = phase if running else next(iter((step.error or "").splitlines()), "")
-            whole.append(detail, "red" if step.state == "failed" else "dim")
-        return whole
-
-    def _time(self, step: StepRecord) -> str:
-        if step.name in self._took:
-            return f"{self._took[step.name]:.1f}s"
-        if step.state == "running" and step.name in self._began:
-            return f"{time.monotonic() - self._began[step.name]:.0f}s"
-        return ""
+        self._progress.stop()
 
 
 def view_for(*, quiet: bool) -> View:
     if quiet:
         return View()
-    return Table() if sys.stderr.isatty() else Lines()
-
-
-def _around(steps: list[StepRecord]) -> list[StepRecord]:
-    if len(steps) <= _MOST_ROWS:
-        return steps
-    running = [number for number, step in enumerate(steps) if step.state == "running"]
-    waiting = [number for number, step in enumerate(steps) if step.state == "waiting"]
-    middle = (running or waiting or [len(steps)])[0]
-    first = max(0, min(middle - _MOST_ROWS // 2, len(steps) - _MOST_ROWS))
-    return steps[first : first + _MOST_ROWS]
+    return Bars() if sys.stderr.isatty() else Lines()
 
 
 def _after(seconds: float) -> str:
