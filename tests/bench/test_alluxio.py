@@ -17,7 +17,7 @@ from penstock.bench.alluxio import HOME_VARIABLE, Alluxio
 from penstock.bench.arms import Site
 from penstock.bench.datasets import Dataset
 from penstock.bench.peers import lacking
-from penstock.bench.plans.arms import ARMS
+from penstock.bench.plans.known_arms import ARMS
 from penstock.bench.s3server import S3Server
 from penstock.bench.workspace import BenchError, Workspace, find_program
 from tests.support.bench_ground import assert_nothing_left

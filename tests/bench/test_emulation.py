@@ -11,7 +11,7 @@ import pytest
 
 from penstock.bench.accelerators import Accelerator, Batch, published
 from penstock.bench.experiments.feeding import Item, Loader, ReaderConfig, share_of
-from penstock.bench.experiments.results import EpochRead
+from penstock.bench.experiments.result_files import EpochRead
 from penstock.errors import UsageError
 from tests.support.waiting import wait_until
 

@@ -21,7 +21,7 @@ from penstock.bench.experiments import proofs
 from penstock.bench.experiments.programs import EpochLines
 from penstock.bench.experiments.storeline import StoreCounts, Wire
 from penstock.bench.plans import experiments
-from penstock.bench.plans.arms import ARMS, ArmPlan
+from penstock.bench.plans.known_arms import ARMS, ArmPlan
 from penstock.bench.plans.model import (
     DatasetPlan,
     Form,

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from penstock.bench.datasets import planned_bytes
-from penstock.bench.plans.arms import ARMS
 from penstock.bench.plans.experiments import (
     expand,
     medium_bytes,
@@ -14,6 +13,7 @@ from penstock.bench.plans.experiments import (
     states_of,
     store_bytes,
 )
+from penstock.bench.plans.known_arms import ARMS
 from penstock.bench.plans.model import DatasetPlan, Plan
 from penstock.bench.plans.reading import read_plan, read_plan_file
 from penstock.errors import ManifestError, UsageError

@@ -23,9 +23,9 @@ from penstock.bench import measure, s3server
 from penstock.bench.arms import Site
 from penstock.bench.bareclient import get_epoch
 from penstock.bench.datasets import SMALL_BYTES, Dataset, Entry, make_large, make_small
-from penstock.bench.experiments.reading import Trial, settle
+from penstock.bench.experiments.read_epochs import Trial, settle
 from penstock.bench.peers import JuiceFS, Rclone, juicefs_bucket
-from penstock.bench.plans.arms import ARMS
+from penstock.bench.plans.known_arms import ARMS
 from penstock.bench.readers import list_files, read_epoch
 from penstock.bench.s3server import FarServer, S3Server, create_bucket, far_s3, upload
 from penstock.bench.workspace import MARK, BenchError, Workspace, free_port

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from penstock.bench import measure
 from penstock.bench.datasets import Dataset
-from penstock.bench.plans.arms import ArmPlan
+from penstock.bench.plans.known_arms import ArmPlan
 from penstock.bench.s3server import S3Server
 from penstock.bench.workspace import (
     BenchError,

@@ -14,7 +14,7 @@ from pathlib import Path
 from penstock.bench.alluxio import Alluxio
 from penstock.bench.arms import TRUSTED_S, Arm, Ceiling, Mount, Native, Penstock, Site
 from penstock.bench.datasets import Dataset
-from penstock.bench.plans.arms import ARMS, ArmPlan, System
+from penstock.bench.plans.known_arms import ARMS, ArmPlan, System
 from penstock.bench.workspace import (
     BenchError,
     Process,

@@ -17,7 +17,7 @@ from penstock.bench import measure
 from penstock.bench.arms import Site
 from penstock.bench.datasets import as_dataset, manifest_from_json
 from penstock.bench.experiments.proofs import Proof
-from penstock.bench.experiments.results import Result, head_of, workload_head
+from penstock.bench.experiments.result_files import Result, head_of, workload_head
 from penstock.bench.experiments.running import ExperimentRun
 from penstock.bench.experiments.storeline import open_line
 from penstock.bench.plans.experiments import ExperimentConfig, read_config

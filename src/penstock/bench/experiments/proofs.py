@@ -20,7 +20,7 @@ from penstock.bench import measure
 from penstock.bench.arms import Arm, Mount, Penstock
 from penstock.bench.datasets import Dataset, Entry, scan
 from penstock.bench.experiments.storeline import StoreCounts
-from penstock.bench.plans.arms import ArmPlan
+from penstock.bench.plans.known_arms import ArmPlan
 from penstock.mounttable import filesystem_type
 from penstock.units import MIB, format_size
 from penstock.warm.residency import pages_by_cachestat, pages_by_mincore

@@ -5,7 +5,7 @@
     accelerators more of them, one epoch each, from the same state
     proofs       collected on the way
 
-The workload `read` is in `reading`.
+The workload `read` is in `read_epochs`.
 
 Whatever ends it, the arm is stopped. Main thread only, as its workspace.
 """
@@ -28,8 +28,8 @@ from penstock.bench.experiments import proofs
 from penstock.bench.experiments.feeding import Item, ReaderConfig
 from penstock.bench.experiments.programs import GatedProgram, JobEpoch, TrainingRun, gated_program
 from penstock.bench.experiments.proofs import Proof
-from penstock.bench.experiments.reading import ReadRun, make_warm, settle
-from penstock.bench.experiments.results import EpochRead, Figures, Result, accelerator_of
+from penstock.bench.experiments.read_epochs import ReadRun, make_warm, settle
+from penstock.bench.experiments.result_files import EpochRead, Figures, Result, accelerator_of
 from penstock.bench.experiments.storeline import StoreCounts, StoreLine
 from penstock.bench.peers import make_arm
 from penstock.bench.plans.experiments import ExperimentConfig

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from penstock.bench.plans.arms import ArmPlan
+from penstock.bench.plans.known_arms import ArmPlan
 from penstock.bench.plans.model import (
     WITHOUT_DATA,
     JobPlan,

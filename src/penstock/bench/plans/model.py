@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from penstock.bench.plans.arms import ArmPlan, named
+from penstock.bench.plans.known_arms import ArmPlan, named
 from penstock.errors import OptionError, SourceError
 from penstock.specs.fields import Count, Fields, FreeMap, TextMap, field, invalid
 from penstock.specs.resource import Name

@@ -1,6 +1,6 @@
 """From a results tree to what people read. Reads the results of a run; measures nothing.
 
-    reading      the tree, as values (results)     estimates    means, intervals, tests, formats
+    results_tree the tree, as values (results)     estimates    means, intervals, tests, formats
     rows         repeats put together; MEASURES    verdict      the sentences at the top
     goals        what the plan asks of figures     summary      all of it, and summary.json
     charts       what each chart shows             drawing      how matplotlib draws it

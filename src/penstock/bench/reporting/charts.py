@@ -24,8 +24,8 @@ from penstock.bench.reporting.drawing import (
     system_look,
 )
 from penstock.bench.reporting.estimates import Estimate
-from penstock.bench.reporting.reading import Companion, latencies_of, series_of
 from penstock.bench.reporting.results import Arm, Epoch, Result, Run
+from penstock.bench.reporting.results_tree import Companion, latencies_of, series_of
 from penstock.bench.reporting.rows import (
     FED_METHOD,
     GOAL,

@@ -13,8 +13,8 @@ from typing import Any
 
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.estimates import SIGNIFICANCE, Estimate, holm, ratio, welch
-from penstock.bench.reporting.reading import read_run
 from penstock.bench.reporting.results import Run, text
+from penstock.bench.reporting.results_tree import read_run
 from penstock.bench.reporting.rows import Row, rows_of
 from penstock.bench.reporting.tables import Table, markdown, plain
 from penstock.errors import ResultsError

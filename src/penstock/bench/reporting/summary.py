@@ -14,8 +14,8 @@ from rich.text import Text
 from penstock.bench.reporting import estimates
 from penstock.bench.reporting.estimates import Estimate
 from penstock.bench.reporting.goals import Judged, judge_goals
-from penstock.bench.reporting.reading import read_run
 from penstock.bench.reporting.results import Result, Run, number
+from penstock.bench.reporting.results_tree import read_run
 from penstock.bench.reporting.rows import (
     MEASURES,
     Row,

@@ -24,8 +24,8 @@ from penstock import procfs
 from penstock.bench import measure
 from penstock.bench.datasets import planned_bytes
 from penstock.bench.peers import lacking
-from penstock.bench.plans.arms import System
 from penstock.bench.plans.experiments import Experiment, StoreAccess, medium_bytes
+from penstock.bench.plans.known_arms import System
 from penstock.bench.plans.model import DatasetPlan, Plan
 from penstock.bench.workflow import remote
 from penstock.bench.workflow.engine import now

@@ -20,13 +20,13 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from penstock.bench.plans.arms import System
 from penstock.bench.plans.experiments import (
     Experiment,
     ExperimentConfig,
     config_path,
     expand,
 )
+from penstock.bench.plans.known_arms import System
 from penstock.bench.plans.model import Plan
 from penstock.bench.workflow import checks, history, registry, remote
 from penstock.bench.workflow.engine import (

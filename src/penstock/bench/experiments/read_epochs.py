@@ -25,11 +25,11 @@ from penstock.bench.datasets import Entry
 from penstock.bench.experiments import proofs
 from penstock.bench.experiments.programs import gated_program
 from penstock.bench.experiments.proofs import Proof
-from penstock.bench.experiments.results import Figures
+from penstock.bench.experiments.result_files import Figures
 from penstock.bench.experiments.storeline import StoreCounts, StoreLine
 from penstock.bench.measure import MessageCounter, count_messages
-from penstock.bench.plans.arms import ARMS, ArmPlan
 from penstock.bench.plans.experiments import CACHED_ROUNDS, states_of
+from penstock.bench.plans.known_arms import ARMS, ArmPlan
 from penstock.bench.plans.model import WorkloadPlan
 from penstock.bench.readers import (
     PART,
