@@ -1,7 +1,7 @@
 """The results of a run as values: experiments, their epochs and proofs. Pure, no I/O.
 
 What a workload does not measure is missing in its results, and None here. A result with a value of
-another kind is not read at all: reading.py makes a note of it.
+another kind is not read at all: results_tree.py makes a note of it.
 `Result.counted` decides: a result that does not count is listed with its reason, and no figure and
 no sentence uses it.
 """
@@ -209,7 +209,7 @@ class Workload(Value):
     @property
     def reads(self) -> bool:
         """Return whether files are read for their own sake; else something trains on them."""
-        return self.kind == "read"
+        return self.kind not in ("emulated", "loader", "job")
 
     @property
     def accelerator_name(self) -> str | None:
