@@ -241,7 +241,7 @@ def short(one: dict[str, Any]) -> None:
         # What an interval leaves open is not named.
         ({"arms": ("penstock-warm", "native"), "spread": 0.5},
          "A warm epoch through Penstock warm reads at a share of the speed of native files that "
-         "this run cannot tell: somewhere from 59% to 447%."),
+         "this run cannot tell (somewhere from 59% to 447%)."),
         ({"arms": ("penstock-warm", "native"), "repeats": 1},
          "A warm epoch through Penstock warm reads at 98% of the speed of native files (one "
          "measurement)."),

@@ -264,8 +264,8 @@ def _of_native(ours: Row, rows: Sequence[Row]) -> str:
     low, high = max(0.0, found.low), found.high
     if not low or high / low > _WIDEST:
         return (
-            "at a share of the speed of native files that this run cannot tell: somewhere from "
-            f"{low:.0%} to {high:.0%}"
+            "at a share of the speed of native files that this run cannot tell (somewhere from "
+            f"{low:.0%} to {high:.0%})"
         )
     interval = f"95% interval {low:.0%} to {high:.0%}"
     return f"at {found.mean:.0%} of the speed of native files ({interval})"
