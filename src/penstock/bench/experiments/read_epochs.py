@@ -48,9 +48,10 @@ BARE = "bare client"
 _SHORTEST_S = 0.4
 _MOST_PASSES = 64
 # A longer sample is precise enough, and repeating it would cost minutes. A figure far below native
-# needs no repeats to be distinguished from it.
+# needs few repeats to be distinguished from it; from two, an interval would say nothing.
 _LONG_S = 2.0
 _FAR_FROM_NATIVE = 0.5
+_FEWEST_ROUNDS = 3
 # One reader needs long for a cold epoch and shows the same speed on a part of it: every fourth
 # file, from the first to the last.
 _SINGLE_READER_STRIDE = 4
@@ -165,7 +166,7 @@ class Trial:
         natively on tmpfs (seen on 6.18; probably pages moving to the kernel's active list).
         """
         (first,) = self._rounds("warm", readers, 1, passes=1)
-        if _stands_alone(first):
+        if first.epoch.seconds > _LONG_S:
             return [first]
         passes = min(max(math.ceil(_SHORTEST_S / first.epoch.seconds), 1), _MOST_PASSES)
         return self._rounds("warm", readers, rounds, passes)
@@ -190,7 +191,7 @@ class Trial:
             after = self.read_native(readers, passes)
             samples.append(_beside(sample, before, after))
             before = after
-            if _stands_alone(samples[-1]):
+            if _are_enough(samples):
                 break
         return samples
 
@@ -433,7 +434,7 @@ def _beside(sample: Sample, *natives: Epoch) -> Sample:
     return replace(sample, native_ratio=sample.epoch.bytes_per_s / native)
 
 
-def _stands_alone(sample: Sample) -> bool:
-    seconds = sample.epoch.seconds
-    far = sample.native_ratio is not None and sample.native_ratio < _FAR_FROM_NATIVE
-    return seconds > _LONG_S or (far and seconds > _SHORTEST_S)
+def _are_enough(samples: Sequence[Sample]) -> bool:
+    last = samples[-1]
+    far = last.native_ratio is not None and last.native_ratio < _FAR_FROM_NATIVE
+    return last.epoch.seconds > _LONG_S or (far and len(samples) >= _FEWEST_ROUNDS)
