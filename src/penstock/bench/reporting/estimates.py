@@ -139,9 +139,6 @@ def times(value: float) -> str:
     return f"{value:.1f}" if value >= 1.5 else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
-_LEAST_DOLLARS = 0.0001
-
-
 def accelerators(found: FedEstimate) -> str:
     """`12`, `7.4`, `0.05`, `8 or more`. Rounded down: 6.97 does not feed 7."""
     value = found.estimate.mean
