@@ -40,7 +40,7 @@ test: lint  ## lint, types, layers and every test that is not slow: real S3 serv
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not cluster"
 
 test-slow: .venv/ready  ## kill loops, whole benchmarks, images, large listings, examples that train
-	tools/system-packages openmpi-bin podman runc catatonit debootstrap busybox-static nginx-light caddy zsh fish chromium prometheus
+	tools/system-packages openmpi-bin podman runc catatonit debootstrap busybox-static nginx-light caddy zsh fish chromium prometheus fio
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "slow and not cluster"
 
 test-cluster: .venv/ready  ## the tests that run on Kubernetes, two nodes on this machine; needs root
@@ -73,7 +73,7 @@ fuzz: .venv/ready  ## arbitrary bytes for each parser, SECONDS=60 each; TARGETS=
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(TARGETS)
 
 bench: .venv/ready  ## native, Penstock, JuiceFS, Alluxio, rclone, s3fs in one run, and the goals; needs root
-	tools/system-packages s3fs redis-server $(if $(PENSTOCK_ALLUXIO_HOME),openjdk-17-jre-headless libfuse2)
+	tools/system-packages s3fs redis-server fio $(if $(PENSTOCK_ALLUXIO_HOME),openjdk-17-jre-headless libfuse2)
 	$(BENCH) plans/peers.yaml --skip-missing
 
 bench-epoch: .venv/ready  ## a first epoch from a store 30 ms away: plans, warm-up, none, rclone, JuiceFS, Alluxio; needs root

@@ -405,18 +405,29 @@ def test_two_epochs_of_each_arm_are_counted_at_the_store(medium: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_catalog_and_many_data_sets_are_measured_without_a_store(
+def test_a_catalog_many_data_sets_and_random_reads_are_measured_without_a_store(
     medium: Path, tmp_path: Path
 ) -> None:
     workloads = (
-        "[{name: names, kind: catalog, count: 500}, {name: sets, kind: resources, count: 2}]"
+        "[{name: names, kind: catalog, count: 500}, {name: sets, kind: resources, count: 2}, "
+        "{name: random, kind: random, count: 16}]"
     )
     command = bench_run("many.yaml", medium, tmp_path, f"workloads={workloads}")
     done = subprocess.run(command, capture_output=True, text=True, env=environment(tmp_path))
     assert done.returncode == 0, done.stderr
     results = Path(done.stdout.splitlines()[-1])
     found = json.loads((results / "summary.json").read_text())["figures"]
-    counts = {one["workload"]: one.get("files", one.get("datasets")) for one in found}
-    assert counts == {"names": 500, "sets": 2}
+    counts = {
+        one["workload"]: one.get("files", one.get("datasets", one.get("mib"))) for one in found
+    }
+    assert counts == {"names": 500, "sets": 2, "random": 16}
+    (shares,) = (one for one in found if one["workload"] == "random")
+    assert {name for name in shares if name.endswith("_of_file")} == {
+        f"{mode}_{engine}_{block}_of_file"
+        for mode in ("pagecache", "passthrough")
+        for engine in ("psync", "libaio", "io_uring", "mmap")
+        for block in ("16k", "256k")
+    }
+    assert all(value > 0 for name, value in shares.items() if name.endswith("_of_file"))
     assert all(value > 0 for one in found for name, value in one.items() if name.endswith("_s"))
     assert_nothing_left(medium)

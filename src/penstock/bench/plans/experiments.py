@@ -21,6 +21,7 @@ from penstock.bench.plans.model import (
     Shape,
     WorkloadPlan,
 )
+from penstock.units import MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,8 @@ def medium_bytes(plan: Plan, experiments: tuple[Experiment, ...], sizes: Mapping
         arm, size_bytes = experiment.arm, sizes.get(experiment.dataset, 0)
         if arm.system in ("native", "ceiling"):
             return 0
+        if experiment.workload.kind == "random":  # the file, and its copy in the cache
+            return 2 * (experiment.workload.count or 0) * MIB
         caches = 2 if arm.system == "alluxio" else 1  # the worker's, and the FUSE process's
         cache = int(size_bytes * arm.cache_share * 1.25) * caches
         # A local store frees the space of an experiment's objects when the next one has ended.

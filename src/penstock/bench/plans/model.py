@@ -27,12 +27,12 @@ from penstock.specs.resource import Name
 from penstock.store.source import parse_source
 from penstock.units import parse_duration, parse_rate, parse_size
 
-WorkloadKind = Literal["read", "emulated", "loader", "catalog", "resources", "job"]
+WorkloadKind = Literal["read", "emulated", "loader", "catalog", "resources", "random", "job"]
 ReadState = Literal["cold", "cached", "warm"]
 Form = Literal["jpeg", "tfrecord", "webdataset", "small", "large", "given"]
 
-# They measure Penstock's own management of many names or many mounts, and read no data set.
-WITHOUT_DATA: tuple[WorkloadKind, ...] = ("catalog", "resources")
+# They measure Penstock alone, with many names, many mounts or one file, and read no data set.
+WITHOUT_DATA: tuple[WorkloadKind, ...] = ("catalog", "resources", "random")
 
 
 def _measured(parse: Callable[..., Any]) -> BeforeValidator:
@@ -81,7 +81,8 @@ class WorkloadPlan(Fields):
         "client too; emulated: an accelerator that is busy for MLPerf Storage's published step "
         "time on each batch; loader: the same, fed by a real PyTorch DataLoader; catalog: Penstock "
         "mounts `count` names from a saved catalog; resources: Penstock applies, lists and deletes "
-        "`count` Datasets.",
+        "`count` Datasets; random: fio reads a file of `count` MiB, which is in the local cache, in "
+        "random order, in both modes, beside the cached file itself.",
         default="read",
     )
     model: Literal["resnet50", "unet3d", "cosmoflow", "retinanet"] | None = field(
@@ -116,7 +117,9 @@ class WorkloadPlan(Fields):
         "Of `read`: how often Penstock's cold epochs are measured, each with a fresh mount.",
         default=1,
     )
-    count: Positive | None = field("Of `catalog` and `resources`: how many names, or Datasets.")
+    count: Positive | None = field(
+        "Of `catalog`, `resources` and `random`: how many names, Datasets or MiB."
+    )
     arms: list[str] = field("Only these arms; all by default.", factory=list)
     datasets: list[str] = field("Only these data sets; all by default.", factory=list)
 
@@ -153,7 +156,7 @@ class WorkloadPlan(Fields):
         if self.kind != "emulated" and self.accelerators != [1]:
             raise invalid("accelerators go with kind: emulated", "kind: emulated")
         if (self.kind in WITHOUT_DATA) != (self.count is not None):
-            raise invalid("count goes with kind: catalog and kind: resources", "count: 200")
+            raise invalid("count goes with kind: catalog, resources or random", "count: 200")
         return self
 
 

@@ -155,7 +155,7 @@ def rows_of(run: Run) -> list[Row]:
     settings: dict[tuple[str, ...], Setting] = {}
     # Counted results first: one that failed early has no details of its workload.
     for result in sorted(run.results, key=lambda one: not one.counted):
-        if not result.figures and result.workload.kind not in ("catalog", "resources"):
+        if not result.figures and result.workload.kind not in ("catalog", "resources", "random"):
             setting = Setting(result.workload, result.shape, result.dataset)
             settings.setdefault(setting.key, setting)
     rows: dict[tuple[object, ...], Row] = {}
