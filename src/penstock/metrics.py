@@ -128,6 +128,9 @@ COUNTED: Final[Mapping[str, Metric]] = {
     "pushed_bytes": _counter(
         "bytes put into the kernel's page cache before a reader requested them"
     ),
+    "loaded_regions": _counter(
+        "regions of large files that the kernel was asked to load, since they were read at random"
+    ),
     "refreshes": _counter("listings compared with the catalog"),
 }
 

@@ -334,7 +334,7 @@ class MountSettings:
     page_cache_bytes: int | None = _option(
         name="page-cache", parse=_size(MIB), metavar="SIZE",
         default_means="half of what is available",
-        help="Page cache that plans and warm-ups may fill ahead of readers. "
+        help="Page cache that plans, warm-ups and random reads may fill ahead of readers. "
         "A bare number counts MiB.",
     )
     memory_bytes: int = _option(

@@ -230,6 +230,10 @@ def _rows(now: Json, before: Json | None = None) -> list[tuple[str, str]]:
                 f"{format_size(now['pushed_bytes'])} into the page cache" + rate("pushed_bytes"),
             )
         )
+    if now["loaded_regions"]:
+        rows.append(
+            ("random", f"{counted(now['loaded_regions'], 'region')} loaded into the page cache")
+        )
     rows += [(f"plan {plan['label'] or plan['pid']}", _plan(plan)) for plan in now["plans"]]
     if now["restarts"]:
         rows.append(("restarts", f"{now['restarts']:,}; last: {now['last_end']}"))

@@ -79,6 +79,7 @@ def collect(
         "fetching": files.cache.fetching,
         "buffered_bytes": files.cache.buffered_bytes,
         "pushed_bytes": counters.total("pushed_bytes"),
+        "loaded_regions": counters.total("loaded_regions"),
         "read_bytes": session.read_bytes(),
         "fetched_over_read": fetched_over_read(counters, session.read_bytes()),
         "plans": plans.describe(),

@@ -68,6 +68,7 @@ from penstock.vfs.filesystem import FileSystem
 from penstock.vfs.readahead import Readahead, SmallFileReadahead
 from penstock.warm.page_cache import PageBudget, PageCacheProbe, spare_bytes
 from penstock.warm.prefetcher import LocalFetcher, Prefetcher, SmallFileFeed, Wanted
+from penstock.warm.regions import RegionLoader
 
 log = logging.getLogger(__name__)
 
@@ -287,6 +288,8 @@ class Server:
         self._fetcher.close()
         if self._probe is not None:
             self._probe.close()
+        if self._regions is not None:
+            self._regions.close()
         self._cache.close()
         self._tree.close()
         # /dev/fuse stays open: a thread may still write a late answer, and must not write it into
@@ -357,6 +360,17 @@ class Server:
         readahead = Readahead(settings.block_bytes, settings.prefetch_blocks)
         opened = {number: mounted.store for number, mounted in self._numbers.items()}
         stores = self._tree.with_repair(lambda: with_removed(self._tree, opened))
+        # A keeper's mount is not visible to its servers. In passthrough mode the kernel reads the
+        # cache's own files.
+        self._regions = None
+        if self._mode == "pagecache" and self._keeper is None:
+            self._regions = RegionLoader(
+                settings.mountpoint,
+                settings.block_bytes,
+                settings.page_cache_bytes,
+                self._path_of,
+                self._counters,
+            )
         neighbours = self._runs = SmallFileReadahead(self._announce)
         if self._fork_server is not None:
             self._workers = self._make_workers(self._fork_server, stores)
@@ -369,6 +383,7 @@ class Server:
             lambda: self._refresher.request(),
             neighbours if settings.prefetch_blocks else None,
             shared=None if self._workers is None else self._workers.shared,
+            random_reads=self._regions,
         )
         shared = self._cache.shared
         self._estimate = None if shared is None else SharedEstimate(self._files, shared)
@@ -446,6 +461,7 @@ class Server:
             self._owner_of,
             watchdog_s=settings.watchdog_s,
             on_reads=self._note_read,
+            on_random_reads=self._note_random_read,
             on_outdated=lambda: self._refresher.request(),
             on_damaged=lambda: self._refresher.heal(),
             on_unmounted=self._session.end,
@@ -490,6 +506,14 @@ class Server:
     def _note_read(self, parent: int, ino: int) -> None:
         """A worker has read a small file."""
         self._runs.observe(parent, ino)
+
+    def _path_of(self, ino: int) -> bytes:
+        return self._files.path_of(self._files.node(ino))
+
+    def _note_random_read(self, ino: int, offset: int, length: int) -> None:
+        """A worker has read cached bytes of a large file."""
+        if self._regions is not None:
+            self._regions.observe(ino, self._files.file(ino).obj, offset, length)
 
     def _announce(self, parent: int, after: int, up_to: int) -> None:
         if self._workers is not None:
@@ -588,11 +612,14 @@ class Server:
         if self._keeper is not None:
             return  # it has done that
         entry = find_mount(self._settings.mountpoint)
-        if entry is None or not mounting.raise_readahead(entry):
+        is_raised = entry is not None and mounting.raise_readahead(entry)
+        if not is_raised:
             why = "raising it needs root"
             if os.geteuid() == 0:
                 why = f"/sys is read-only; in a container add -v {_READAHEADS}:{_READAHEADS}"
             self._notes.append(f"readahead stays at 128 KiB: {why}")
+        if self._regions is not None:
+            self._regions.readahead_is_raised = is_raised
 
     @property
     def _answering(self) -> "Session | WorkerPool":

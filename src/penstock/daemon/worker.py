@@ -13,7 +13,8 @@ finds damaged or needs room for, and fetches ahead of readers what the server as
     out, in  directories of the cache          reads     of small files, for runs of neighbours
     runs     whether cache hits matter         outdated  the bucket is newer than our listing
     ahead    whether fetches ahead go on       damaged   the catalog seems to be damaged
-    release  objects, from memory              counts    to add to the server's counters
+    release  objects, from memory              random    reads of cached parts of large files
+                                               counts    to add to the server's counters
     let_go   free memory that is not needed    totals    its counts since it started
     sync     report all that you have done     synced    done
     close    the mount is over                 ended     the mount is over; closed: all reported
@@ -67,6 +68,7 @@ from penstock.settings import MountSettings, decode
 from penstock.vfs.filesystem import FileSystem
 from penstock.vfs.readahead import Readahead
 from penstock.warm.prefetcher import LocalFetcher, Wanted
+from penstock.warm.regions import LoadBudget
 
 log = logging.getLogger(__name__)
 
@@ -188,6 +190,9 @@ class ServerReports:
         if self.runs or not is_stored:
             self.add("reads", (parent, ino))
 
+    def random_read(self, ino: int, offset: int, length: int) -> None:
+        self.add("random", (ino, offset, length))
+
     def outdated(self) -> None:
         self.add("outdated", True)
 
@@ -219,6 +224,18 @@ class ServerReports:
         counts: list[object] = list(self._counters.take())
         # Counts go first: after `synced`, the server has all that was counted before it.
         return self._link.send({"counts": counts, **message})
+
+
+class RandomReadReports:
+    """Reports random reads to the server. See RandomReadObserver."""
+
+    def __init__(self, reports: ServerReports, settings: MountSettings) -> None:
+        self._reports = reports
+        self._budget = LoadBudget(settings.page_cache_bytes)
+
+    def observe(self, ino: int, obj: CachedObject, offset: int, length: int) -> None:
+        if obj.size_bytes <= self._budget.current_bytes():  # of larger files nothing is loaded
+            self._reports.random_read(ino, offset, length)
 
 
 class _Worker:
@@ -298,6 +315,7 @@ class _Worker:
             self._reports if settings.prefetch_blocks else None,
             peers,
             shared,
+            None if self._passthrough else RandomReadReports(self._reports, settings),
         )
         push = None if self._passthrough else session.store_pages
         self._fetcher = LocalFetcher(self._files, push, self._counters)

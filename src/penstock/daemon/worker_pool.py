@@ -126,6 +126,7 @@ class WorkerPool:
         *,
         watchdog_s: float,
         on_reads: Callable[[int, int], None],
+        on_random_reads: Callable[[int, int, int], None],
         on_outdated: Callable[[], None],
         on_damaged: Callable[[], None],
         on_unmounted: Callable[[], None],
@@ -141,6 +142,7 @@ class WorkerPool:
         self._owner_of = owner_of
         self._watchdog_s = watchdog_s
         self._on_reads = on_reads
+        self._on_random_reads = on_random_reads
         self._on_outdated = on_outdated
         self._on_damaged = on_damaged
         self._on_unmounted = on_unmounted
@@ -493,6 +495,9 @@ class WorkerPool:
             case "reads":
                 for parent, ino in news:
                     self._on_reads(parent, ino)
+            case "random":
+                for ino, offset, length in news:
+                    self._on_random_reads(ino, offset, length)
             case "outdated":
                 self._on_outdated()
             case "damaged":

@@ -16,6 +16,7 @@ from penstock.catalog.names import decode
 from penstock.catalog.tree import ROOT, Node, Tree
 from penstock.errors import ObjectChanged, ObjectNotFound, StaleInode
 from penstock.store import Pending, Progress, Store
+from penstock.vfs.random_reads import LARGEST_REQUEST_BYTES, LEAST_FILE_BYTES
 from penstock.vfs.readahead import Ahead, Readahead
 
 # Nodes remembered between requests; when full, all are dropped (a lookup costs 5 us). Small,
@@ -43,6 +44,12 @@ class SmallReadObserver(Protocol):
     def observe(self, parent: int, ino: int, *, is_stored: bool) -> None: ...
 
 
+class RandomReadObserver(Protocol):
+    """Observes requests for cached bytes of large files that may be random reads."""
+
+    def observe(self, ino: int, obj: CachedObject, offset: int, length: int) -> None: ...
+
+
 class RemotePrefetch(Protocol):
     """Prefetches in the other processes that serve this mount."""
 
@@ -62,6 +69,7 @@ class FileSystem:
         small_reads: SmallReadObserver | None = None,
         remote: RemotePrefetch | None = None,
         shared: "list[int] | memoryview[int] | None" = None,
+        random_reads: RandomReadObserver | None = None,
     ) -> None:
         """`stores`: by their numbers in the tree, removed sources included while readers may hold
         their files. `shared`: `SHARED_WORDS` words, which other processes may share."""
@@ -72,6 +80,7 @@ class FileSystem:
         self._on_outdated = on_outdated
         self._small_reads = small_reads
         self._remote = remote
+        self._random_reads = random_reads
         self._shared = [0] * SHARED_WORDS if shared is None else shared
         self._remembered_generation = self._shared[0]
         self._nodes: dict[int, Node] = {}
@@ -137,7 +146,11 @@ class FileSystem:
         data = self.cache.read_block(file.block, offset, min(offset + length, size))
         if offset == 0 and self._small_reads is not None:
             self._small_reads.observe(file.node.parent, ino, is_stored=data is not None)
-        return None if data is None else [data]
+        if data is None:
+            return None
+        if size > LEAST_FILE_BYTES:
+            self._note_random_read(file, offset, length)
+        return [data]
 
     def _read_large_now(self, file: File, offset: int, length: int) -> list[memoryview] | None:
         block = block_of(file.obj, offset // self.cache.block_bytes, self.cache.block_bytes)
@@ -148,7 +161,12 @@ class FileSystem:
             self._prefetch(
                 file, self._readahead.observe(file.obj, offset, length, is_stored=is_stored)
             )
+            self._note_random_read(file, offset, length)
         return parts
+
+    def _note_random_read(self, file: File, offset: int, length: int) -> None:
+        if length < LARGEST_REQUEST_BYTES and self._random_reads is not None:
+            self._random_reads.observe(file.node.ino, file.obj, offset, length)
 
     def read(
         self, ino: int, offset: int, length: int, done: OnData, *, return_job: bool = False

@@ -8,5 +8,6 @@ reader that is too early joins the fetch in flight.
     planned      an epoch plan as a feed; order: the plan in shared memory
     load         a load (`penstock warm`) as a feed; selection: its files; survey: what is cached
     page_cache   what the page cache holds, and the budget for it; residency: the probe's process
+    regions      loads regions of files that are read at random; advice: the process that does it
     simulate     predicts a training run: epochs, stalls, bytes, requests
 """

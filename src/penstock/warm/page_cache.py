@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 # More would fill the pipe while the other side fills ours.
 FILES_PER_PROBE = 128
-_ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME")  # what an interpreter may need to start
+PROBE_ENVIRONMENT = ("LD_LIBRARY_PATH", "PYTHONHOME")  # what an interpreter may need to start
 
 
 class PageCacheProbe:
@@ -100,7 +100,7 @@ class PageCacheProbe:
             start_new_session=True,
             # Our environment holds keys, and other processes can read the child's (see
             # `environment`).
-            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+            env={name: os.environ[name] for name in PROBE_ENVIRONMENT if name in os.environ},
         )
 
     def close(self) -> None:
