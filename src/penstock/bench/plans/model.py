@@ -81,8 +81,8 @@ class WorkloadPlan(Fields):
         "client too; emulated: an accelerator that is busy for MLPerf Storage's published step "
         "time on each batch; loader: the same, fed by a real PyTorch DataLoader; catalog: Penstock "
         "mounts `count` names from a saved catalog; resources: Penstock applies, lists and deletes "
-        "`count` Datasets; random: fio reads a file of `count` MiB, which is in the local cache, in "
-        "random order, in both modes, beside the cached file itself.",
+        "`count` Datasets; random: fio reads a file of `count` MiB, which is in the local cache, "
+        "in random order, in both modes, beside the cached file itself.",
         default="read",
     )
     model: Literal["resnet50", "unet3d", "cosmoflow", "retinanet"] | None = field(
