@@ -213,6 +213,21 @@ def test_a_stopped_member_is_out_of_service_until_it_goes_on(
         wait_until(lambda: tier.find(block, may_wait=True) is not None)
 
 
+def test_a_member_that_goes_on_has_no_lease_of_a_request_that_was_given_up() -> None:
+    with memcached() as member, sharing(address_of(member)) as one:
+        kept, data = fill(one)
+        _, block, _ = some_block()
+        member.pause()
+        assert one.find(block, may_wait=True) is None
+        member.go_on()
+        wait_until(lambda: not one.out_of_service())
+        with sharing(address_of(member)) as two:
+            assert two.find(block, may_wait=False) is None  # it has the lease now
+            found = two.find(kept, may_wait=False)
+            assert found is not None
+            assert bytes(found) == data
+
+
 def test_losing_one_of_two_members_loses_only_its_blocks() -> None:
     with memcached() as one, memcached() as two, sharing(address_of(one, two)) as tier:
         blocks = [fill(tier) for _ in range(20)]

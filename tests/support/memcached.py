@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from penstock.bench.workspace import free_port
 from tests.support.processes import start
@@ -54,6 +55,8 @@ class Memcached:
     def pause(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        # A thread that runs stops only once the signal has reached it.
+        wait_until(lambda pid=self.process.pid: _thread_states(pid) == {"T"}, "it stops")
 
     def go_on(self) -> None:
         assert self.process is not None
@@ -67,6 +70,11 @@ class Memcached:
                 text += connection.recv(65536)
         words = (line.split(" ", 2) for line in text.decode().splitlines())
         return {line[1]: line[2] for line in words if line[0] == "STAT"}
+
+
+def _thread_states(pid: int) -> set[str]:
+    stats = Path(f"/proc/{pid}/task").glob("*/stat")
+    return {stat.read_text().rpartition(")")[2].split()[0] for stat in stats}
 
 
 @contextmanager

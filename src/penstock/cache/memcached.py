@@ -23,6 +23,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -52,6 +53,7 @@ LEAST_CONNECTIONS = 4
 _FRESH_S = 1.0  # a connection used so recently is not checked before it is used again
 _FIRST_PROBE_S, _LONGEST_PROBE_S = 1.0, 30.0
 _TIMEVAL = struct.Struct("@ll")
+_MOST_GIVEN_UP = 64  # more than a member has connections
 _LINE_BYTES = 2048
 _MOST_PARTS = 64  # of one sendmsg; the kernel's limit is 1,024
 
@@ -99,6 +101,8 @@ class Member:
         self._pause_s = _FIRST_PROBE_S
         self._idle: list[tuple[float, socket.socket]] = []
         self._slots = threading.Semaphore(connections)
+        # Names that were requested, and not answered: the latest.
+        self._given_up: deque[bytes] = deque(maxlen=_MOST_GIVEN_UP)
 
     # -- connections ----------------------------------------------------------------------
 
@@ -199,6 +203,7 @@ class Member:
                 self._send_all(connection, [b"mn\r\n"])
                 if self._read_lines(connection, 1) != [b"MN"]:
                     raise BadAnswer("it does not speak memcached's meta protocol")
+                self._take_back_leases(connection)
             finally:
                 self.discard(connection)
         except (*FAILURES, AllBusy) as error:
@@ -210,6 +215,21 @@ class Member:
         self._back_s = self._now()
         self.why_out = None
         return True
+
+    def note_given_up(self, name: bytes) -> None:
+        """Note a request that is read later, perhaps, by a member that has stopped."""
+        self._given_up.append(name)
+
+    def _take_back_leases(self, connection: socket.socket) -> None:
+        """Remove the leases of requests that nobody waits for any more: a member that goes on after
+        a while has read them all the same. Readers were seen to wait 4.6 s for their end."""
+        names = [self._given_up.popleft() for _ in range(len(self._given_up))]
+        self._send_all(connection, [b"mg %s s\r\n" % name for name in names])
+        lines = self._read_lines(connection, len(names))
+        answers = zip(names, lines, strict=True)
+        leases = [name for name, line in answers if line.startswith(b"HD s0")]  # an empty value
+        self._send_all(connection, [b"md %s\r\n" % name for name in leases])
+        self._read_lines(connection, len(leases))
 
     # -- requests that block ------------------------------------------------------------------
 
@@ -366,6 +386,8 @@ class BlockRequest:
     def abandon(self) -> None:
         """Close the connection of a request that is not answered."""
         self._is_open = False
+        if not self._number:  # the first piece: the one with the lease
+            self._member.note_given_up(self._packing.name(self._block, 0))
         self._member.discard(self._connection)
 
     def __del__(self) -> None:
