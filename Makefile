@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # What an installation is made from, generated modules included.
 PACKAGE := pyproject.toml constraints.txt hatch_build.py $(wildcard src/penstock/kubernetes/node/proto/*.proto)
 
-.PHONY: setup demo test test-slow test-cluster coverage check lint dist soak fuzz bench bench-epoch bench-gpu image cluster clean
+.PHONY: setup demo test test-slow test-cluster coverage check lint dist soak fuzz bench bench-epoch bench-gpu bench-shared image cluster clean
 
 setup: .venv/ready  ## makes .venv with `penstock` in it
 
@@ -40,7 +40,7 @@ test: lint  ## lint, types, layers and every test that is not slow: real S3 serv
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not cluster"
 
 test-slow: .venv/ready  ## kill loops, whole benchmarks, images, large listings, examples that train
-	tools/system-packages openmpi-bin podman runc catatonit debootstrap busybox-static nginx-light caddy zsh fish chromium prometheus fio
+	tools/system-packages openmpi-bin podman runc catatonit debootstrap busybox-static nginx-light caddy zsh fish chromium prometheus fio iproute2
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "slow and not cluster"
 
 test-cluster: .venv/ready  ## the tests that run on Kubernetes, two nodes on this machine; needs root
@@ -82,6 +82,10 @@ bench-epoch: .venv/ready  ## a first epoch from a store 30 ms away: plans, warm-
 
 bench-gpu: .venv/ready  ## a real ResNet-50 on a GPU: from the GPU itself, tmpfs, Penstock warm and cold, rclone; needs root
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BENCH) plans/gpu.yaml
+
+bench-shared: .venv/ready  ## four nodes with a shared tier on this machine: bytes, speed, failures; needs root
+	tools/system-packages memcached iproute2
+	$(BIN)/python -m penstock.bench.shared $(SET:%=--set %)
 
 image: .venv/ready  ## the container image, build/penstock-image.tar; no registry is needed; needs root
 	tools/system-packages podman runc debootstrap

@@ -353,14 +353,15 @@ def far_s3(
     latency_s: float,
     bytes_per_s: float,
     processes: int = 1,
+    host: str = "127.0.0.1",
 ) -> Iterator[FarServer]:
     """Put the server `near`, which speaks plain HTTP, behind a shaper until the context ends; see
-    there for `processes`."""
+    there for `processes`. `host` is where it listens besides, for clients elsewhere: 0.0.0.0."""
     port, upstream = free_port(), host_and_port(near.endpoint)
     process = workspace.spawn(
         PART,
         [
-            *(sys.executable, "-m", shaper.__name__, str(port), upstream),
+            *(sys.executable, "-m", shaper.__name__, f"{host}:{port}", upstream),
             *(repr(latency_s), repr(bytes_per_s), str(processes)),
         ],
     )

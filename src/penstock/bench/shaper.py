@@ -1,14 +1,14 @@
 """Makes a store look far away: delays each answer, and shares one bandwidth among all bodies.
 
-    python -m penstock.bench.shaper PORT [HOST:]UPSTREAM_PORT LATENCY_S BYTES_PER_S [PROCESSES]
+    python -m penstock.bench.shaper [HOST:]PORT UPSTREAM LATENCY_S BYTES_PER_S [PROCESSES]
 
-Stands in front of a real S3 server, passes requests on unchanged, signature included, and counts
-them. The first byte of an answer comes `latency` after the request, or later when the server
-itself took longer; bodies then go out in small pieces, in the order in which connections ask for
-a piece, so that many bodies at once share the bandwidth evenly. What is sent to the server is
-neither delayed nor shaped, and a new connection costs nothing. Bodies go from socket to socket by
-splice, inside the kernel: 0.3 ms of CPU for a GET of 110 KiB. A bandwidth of `inf` is none; what
-must not be measured may go by at once meanwhile (`/.shaper/free`).
+Stands in front of a real S3 server (UPSTREAM: [HOST:]PORT), passes requests on unchanged, signature
+included, and counts them. The first byte of an answer comes `latency` after the request, or later
+when the server itself took longer; bodies then go out in small pieces, in the order in which
+connections ask for a piece, so that many bodies at once share the bandwidth evenly. What is sent to
+the server is neither delayed nor shaped, and a new connection costs nothing. Bodies go from socket
+to socket by splice, inside the kernel: 0.3 ms of CPU for a GET of 110 KiB. A bandwidth of `inf` is
+none; what must not be measured may go by at once meanwhile (`/.shaper/free`).
 
 One process passes about 3,000 GETs in a second, and several as many times that. They share the
 counts, but no clock: with several, the bandwidth must be `inf`.
@@ -301,13 +301,14 @@ def _open_pipe() -> Iterator[tuple[int, int]]:
 
 
 def _main() -> None:
+    listen_host, _, port = sys.argv[1].rpartition(":")
     host, _, upstream_port = sys.argv[2].rpartition(":")
     latency_s, bytes_per_s = map(float, sys.argv[3:5])
     processes = int(sys.argv[5]) if len(sys.argv) > 5 else 1
     if processes > 1 and not math.isinf(bytes_per_s):
         sys.exit("several processes cannot share a bandwidth: it must be inf")
     tally = Tally(processes)
-    with socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=1024) as listener:
+    with socket.create_server((listen_host or "127.0.0.1", int(port)), backlog=1024) as listener:
         for row in range(1, processes):
             if os.fork() == 0:
                 ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
