@@ -5,80 +5,56 @@ What workers have counted may be a second old.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from penstock.cache.shared_tier import SharedTier
-from penstock.daemon.catalog_refresher import Refresher
-from penstock.daemon.epoch_plans import EpochPlans
-from penstock.daemon.mount_stats import cached_bytes, fetched_over_read
-from penstock.daemon.resource_limits import Limits, open_descriptors, resident_bytes
-from penstock.daemon.shared_stats import SharedEstimate
-from penstock.daemon.warm_requests import WarmRequests
-from penstock.daemon.worker_pool import WorkerPool
-from penstock.fuse.backing import BackingFiles
-from penstock.fuse.session import Session
-from penstock.metrics import Counters, Labels
+from penstock.daemon.mount_stats import ServedMount, cached_bytes, fetched_over_read
+from penstock.daemon.resource_limits import open_descriptors, resident_bytes
+from penstock.metrics import Labels
 from penstock.release import __version__
-from penstock.settings import MountSettings
-from penstock.vfs.filesystem import FileSystem
-from penstock.warm.prefetcher import Prefetcher
 
 Value = tuple[str, Labels, float]  # name, labels in the order of the table, value
 
 
-def collect_metrics(
-    settings: MountSettings,
-    numbers: Collection[int],
-    mode: str,
-    files: FileSystem,
-    session: Session | WorkerPool,
-    backings: BackingFiles | None,
-    refresher: Refresher,
-    counters: Counters,
-    started_s: float,
-    limits: Limits,
-    plans: EpochPlans,
-    loads: WarmRequests,
-    prefetcher: Prefetcher,
-    workers: WorkerPool | None,
-    estimate: SharedEstimate | None,
-) -> list[Value]:
+def collect_metrics(mount: ServedMount) -> list[Value]:
     """Return all metrics but those that the supervisor knows."""
+    files, session, counters = mount.files, mount.session, mount.counters
+    workers, estimate = mount.workers, mount.estimate
     if estimate is not None:
         estimate.refresh(wait=False)
     cache, tree = files.cache, files.tree
     file_count, size_bytes = files.totals()
     read_bytes = session.read_bytes()
     plain: dict[str, float | None] = {
-        "started_timestamp_seconds": started_s,
+        "started_timestamp_seconds": mount.started_s,
         "read_bytes": read_bytes,
         "fetched_over_read_ratio": fetched_over_read(counters, read_bytes),
-        "passthrough_opens": backings.opens if backings is not None else 0,
+        "passthrough_opens": mount.backings.opens if mount.backings is not None else 0,
         "catalog_files": file_count,
         "catalog_bytes": size_bytes,
         "catalog_hidden_objects": sum(tree.hidden_counts().values()),
         "catalog_listed_timestamp_seconds": tree.listed_at(),
         "catalog_rebuilding": not tree.is_complete(),
-        "refresh_failing": refresher.last_error is not None,
-        "cached_bytes": cached_bytes(files, numbers, cache.indexed_bytes, estimate),
+        "refresh_failing": mount.refresher.last_error is not None,
+        "cached_bytes": cached_bytes(files, mount.numbers, cache.indexed_bytes, estimate),
         "declined_blocks": cache.declined_blocks,
         "fetches_in_flight": cache.fetching,
-        "ahead_in_flight": prefetcher.in_flight,
-        "ahead_in_flight_target": prefetcher.pace.target,
+        "ahead_in_flight": mount.prefetcher.in_flight,
+        "ahead_in_flight_target": mount.prefetcher.pace.target,
         "buffered_bytes": cache.buffered_bytes,
-        "buffer_limit_bytes": settings.buffer_bytes,
+        "buffer_limit_bytes": mount.settings.buffer_bytes,
         "memory_bytes": resident_bytes([] if workers is None else workers.pids()),
-        "memory_limit_bytes": limits.memory_bytes,
+        "memory_limit_bytes": mount.limits.memory_bytes,
         "descriptors": open_descriptors(),
-        "descriptor_limit": limits.descriptors,
-        "plans_in_progress": plans.count,
-        "loads_in_progress": loads.loads,
+        "descriptor_limit": mount.limits.descriptors,
+        "plans_in_progress": mount.plans.count,
+        "loads_in_progress": mount.loads.loads,
         "workers": 1 if workers is None else workers.count,
         "worker_restarts": 0 if workers is None else workers.restarts,
     }
     return [
-        ("build_info", (__version__, mode), 1),
+        ("build_info", (__version__, mount.mode), 1),
         *((name, (), float(value)) for name, value in plain.items() if value is not None),
         *(("requests", (name.lower(),), count) for name, count in session.requests().items()),
         *_of_tiers([tier.describe() for tier in cache.tiers]),

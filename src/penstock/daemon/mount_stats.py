@@ -2,13 +2,15 @@
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.daemon.catalog_refresher import Refresher
 from penstock.daemon.epoch_plans import EpochPlans
 from penstock.daemon.resource_limits import Limits, open_descriptors, resident_bytes
 from penstock.daemon.shared_stats import SharedEstimate, describe
+from penstock.daemon.warm_requests import WarmRequests
 from penstock.daemon.worker_pool import WorkerPool
 from penstock.fuse.backing import BackingFiles
 from penstock.fuse.session import Session
@@ -18,23 +20,32 @@ from penstock.vfs.filesystem import FileSystem
 from penstock.warm.prefetcher import Prefetcher
 
 
-def collect(
-    settings: MountSettings,
-    numbers: Collection[int],
-    mode: str,
-    files: FileSystem,
-    session: Session | WorkerPool,
-    backings: BackingFiles | None,
-    refresher: Refresher,
-    counters: Counters,
-    started_s: float,
-    remembered: dict[str, Any],
-    limits: Limits,
-    plans: EpochPlans,
-    prefetcher: Prefetcher,
-    workers: WorkerPool | None,
-    estimate: SharedEstimate | None,
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class ServedMount:
+    """The parts of a mount that its statistics and metrics are collected from."""
+
+    settings: MountSettings
+    numbers: Collection[int]  # of its sources
+    mode: str
+    files: FileSystem
+    session: Session | WorkerPool  # what counts the requests of the kernel
+    backings: BackingFiles | None
+    refresher: Refresher
+    counters: Counters
+    started_s: float
+    remembered: Mapping[str, Any]  # by the supervisor
+    limits: Limits
+    plans: EpochPlans
+    loads: WarmRequests
+    prefetcher: Prefetcher
+    workers: WorkerPool | None
+    estimate: SharedEstimate | None
+
+
+def collect(mount: ServedMount) -> dict[str, Any]:
+    settings, numbers, files, session = mount.settings, mount.numbers, mount.files, mount.session
+    counters, limits, remembered = mount.counters, mount.limits, mount.remembered
+    backings, workers, estimate = mount.backings, mount.workers, mount.estimate
     count, size = files.totals()
     files.cache.wait_until_stored()  # workers report their counts with it
     if estimate is not None:
@@ -42,13 +53,13 @@ def collect(
     return {
         "mountpoint": str(settings.mountpoint),
         "source": settings.shown,
-        "mode": mode,
+        "mode": mount.mode,
         "state": "serving",
         "pid": os.getpid(),
         "supervisor_pid": remembered["supervisor_pid"],
         "restarts": remembered["restarts"],
         "last_end": remembered["last_end"],
-        "uptime_s": round(time.time() - started_s, 3),
+        "uptime_s": round(time.time() - mount.started_s, 3),
         "memory_bytes": resident_bytes([] if workers is None else workers.pids()),
         "memory_limit_bytes": limits.memory_bytes,
         "descriptors": open_descriptors(),
@@ -82,9 +93,9 @@ def collect(
         "loaded_regions": counters.total("loaded_regions"),
         "read_bytes": session.read_bytes(),
         "fetched_over_read": fetched_over_read(counters, session.read_bytes()),
-        "plans": plans.describe(),
-        "gets_in_flight": prefetcher.in_flight,
-        "gets_in_flight_target": prefetcher.pace.target,
+        "plans": mount.plans.describe(),
+        "gets_in_flight": mount.prefetcher.in_flight,
+        "gets_in_flight_target": mount.prefetcher.pace.target,
         "workers": {"count": 1, "pids": [], "restarts": 0}
         if workers is None
         else workers.describe(),
@@ -95,21 +106,15 @@ def collect(
         "catalog_damage": _damage(files),
         "listed_at_s": files.tree.listed_at(),
         "last_change": files.tree.change_number(),
-        "refresh_error": refresher.last_error,
+        "refresh_error": mount.refresher.last_error,
     }
 
 
-def collect_brief(
-    numbers: Collection[int],
-    mode: str,
-    files: FileSystem,
-    session: Session | WorkerPool,
-    refresher: Refresher,
-    counters: Counters,
-    estimate: SharedEstimate | None,
-) -> dict[str, Any]:
+def collect_brief(mount: ServedMount) -> dict[str, Any]:
     """Return the few values that are polled of many mounts. Never waits, and reads no file;
     `cached_bytes` may be a tenth of a second old."""
+    numbers, files, counters = mount.numbers, mount.files, mount.counters
+    estimate = mount.estimate
     count, size = files.totals()
     if estimate is not None:
         estimate.refresh(wait=False)
@@ -122,9 +127,9 @@ def collect_brief(
         "last_change": files.tree.change_number(),
         "hit_bytes": _hit_bytes(counters),
         "store_bytes": counters.total("store_bytes"),
-        "read_bytes": session.read_bytes(),
-        "mode": mode,
-        "refresh_error": refresher.last_error,
+        "read_bytes": mount.session.read_bytes(),
+        "mode": mount.mode,
+        "refresh_error": mount.refresher.last_error,
     }
 
 

@@ -24,7 +24,7 @@ from penstock.daemon.fork_server import ForkServer
 from penstock.daemon.mount_lifecycle import Progress
 from penstock.daemon.mount_metrics import collect_metrics
 from penstock.daemon.mount_registry import control_socket
-from penstock.daemon.mount_stats import collect, collect_brief
+from penstock.daemon.mount_stats import ServedMount, collect, collect_brief
 from penstock.daemon.process_setup import (
     DISK_WAITERS,
     LARGE_THREADS,
@@ -628,55 +628,34 @@ class Server:
 
     # -- verbs of the control socket --------------------------------------------------------
 
-    def _stats(self, _request: dict[str, Any]) -> dict[str, Any]:
-        return collect(
-            self._settings,
-            self._numbers,
-            self.mode,
-            self._files,
-            self._answering,
-            self._backings,
-            self._refresher,
-            self._counters,
-            self._started_s,
-            self._handover.remembered,
-            self.limits,
-            self._plans,
-            self._prefetcher,
-            self._workers,
-            self._estimate,
+    def _served(self) -> ServedMount:
+        return ServedMount(
+            settings=self._settings,
+            numbers=self._numbers,
+            mode=self.mode,
+            files=self._files,
+            session=self._answering,
+            backings=self._backings,
+            refresher=self._refresher,
+            counters=self._counters,
+            started_s=self._started_s,
+            remembered=self._handover.remembered,
+            limits=self.limits,
+            plans=self._plans,
+            loads=self._loads,
+            prefetcher=self._prefetcher,
+            workers=self._workers,
+            estimate=self._estimate,
         )
+
+    def _stats(self, _request: dict[str, Any]) -> dict[str, Any]:
+        return collect(self._served())
 
     def _brief(self, _request: dict[str, Any]) -> dict[str, Any]:
-        return collect_brief(
-            self._numbers,
-            self.mode,
-            self._files,
-            self._answering,
-            self._refresher,
-            self._counters,
-            self._estimate,
-        )
+        return collect_brief(self._served())
 
     def _metrics(self, _request: dict[str, Any]) -> dict[str, Any]:
-        values = collect_metrics(
-            self._settings,
-            self._numbers,
-            self.mode,
-            self._files,
-            self._answering,
-            self._backings,
-            self._refresher,
-            self._counters,
-            self._started_s,
-            self.limits,
-            self._plans,
-            self._loads,
-            self._prefetcher,
-            self._workers,
-            self._estimate,
-        )
-        return {"values": values}
+        return {"values": collect_metrics(self._served())}
 
     def _refresh(self, request: dict[str, Any]) -> dict[str, Any]:
         only_new = bool(request.get("only_new"))
