@@ -200,14 +200,14 @@ def test_a_remembered_failure_holds_no_bytes(rig: Rig) -> None:
 
 
 def test_the_memory_of_ended_fetches_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.cache.fetches._ENDED_REMEMBERED", 3)
-    monkeypatch.setattr("penstock.cache.fetches._FAILED_REMEMBERED", 2)
+    monkeypatch.setattr("penstock.cache.recent._ENDED_REMEMBERED", 3)
+    monkeypatch.setattr("penstock.cache.recent._FAILED_REMEMBERED", 2)
     rig.store.gate.clear()
     for number in range(10):
         rig.request(block(number))
         rig.look_after(60)
-    assert [one.number for one in rig.fetches._ended] == [7, 8, 9], "the newest"
-    assert [one.number for one in rig.fetches._failed] == [8, 9]
+    assert [one.number for one in rig.fetches.recent.ended] == [7, 8, 9], "the newest"
+    assert [one.number for one in rig.fetches.recent.failed] == [8, 9]
 
 
 @pytest.mark.parametrize("tiers_checked", [True, False])

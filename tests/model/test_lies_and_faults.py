@@ -28,7 +28,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.cache import fetches
+from penstock.cache import recent
 from penstock.cache.build import build_cache
 from penstock.cache.fetch import FetchJob
 from penstock.cache.tier import TierSpec
@@ -418,7 +418,7 @@ def test_reads_and_listings_are_right_or_an_error_for_any_lie_and_any_damage(
     tmp_path: Path, examples: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     # Failures are remembered for a kernel that asks again page by page: none is here.
-    monkeypatch.setattr(fetches, "_FAILED_S", 0.0)
+    monkeypatch.setattr(recent, "_FAILED_S", 0.0)
     monkeypatch.setattr(filesystem, "_STALE_MS", 0)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")

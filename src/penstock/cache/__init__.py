@@ -4,7 +4,8 @@ Charter: bytes of (source, key, version) in, the same bytes out, or a miss; neve
 never an error for a reader because a cache failed. It knows nothing of files or the kernel.
 
     tiered      the cache of a mount: memory, tiers, store
-    fetches     blocks in flight (data: fetch); watchdog: deadlines and hedges; claims: of workers
+    fetches     blocks in flight (data: fetch; those that just ended: recent); watchdog: deadlines
+                and hedges; claims: of workers
     tier        a tier's protocol and options; build opens tiers; striped spreads one over disks
     guarded     takes a failing directory out of service, and probes it until it is back
     directory   one directory: files, index, indexfile, policy (eviction), locks, sweep

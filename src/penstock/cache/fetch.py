@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from typing_extensions import Buffer
 
 from penstock.cache.identity import Block, CachedObject
+from penstock.errors import StoreError
 from penstock.store import Pending, Progress
 
 # get(start, length, progress) -> bytes of one object from its store
@@ -69,6 +70,17 @@ class Waiter(NamedTuple):
     start: int
     stop: int
     on_part: OnPart
+
+    def retrying(self, errors: type[Exception], retry: Callable[[], None]) -> "Waiter":
+        """Return a waiter that calls `retry` in place of its callback for one of these errors."""
+
+        def on_part(part: memoryview | Exception) -> None:
+            if isinstance(part, errors):
+                retry()
+            else:
+                self.on_part(part)
+
+        return self._replace(on_part=on_part)
 
 
 class Fetch:
@@ -134,6 +146,18 @@ class Fetch:
     @property
     def is_done(self) -> bool:
         return self.data is not None or self.error is not None
+
+    def note_store_asked(self, now_s: float) -> None:
+        """The shared tier does not have it: from now on the time counts as the store's."""
+        self.started_s = now_s  # first: the watchdog looks at both
+        self.reads_shared = False
+
+    def too_short(self) -> StoreError:
+        """Return the error of a reader whose part has not arrived though the fetch has ended."""
+        return StoreError(
+            f"{self.obj.key}: received {len(self.arrived)} of {self.block.length} bytes",
+            kind="wrong_length",
+        )
 
     @property
     def may_be_hedged(self) -> bool:

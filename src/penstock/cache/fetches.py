@@ -50,7 +50,8 @@ from penstock.cache.fetch import (
 )
 from penstock.cache.identity import Block, CachedObject
 from penstock.cache.pool import Pool
-from penstock.cache.shared_tier import FetchedElsewhere, SharedTier
+from penstock.cache.recent import RecentFetches
+from penstock.cache.shared_tier import FetchedElsewhere, SharedTier, begin_shared
 from penstock.cache.tier import Tiers
 from penstock.cache.watchdog import Hedging, Watchdog
 from penstock.errors import PenstockError, StoreError
@@ -59,14 +60,6 @@ from penstock.store import Pending
 from penstock.store.buffers import BUFFERS
 
 log = logging.getLogger(__name__)
-
-# How many fetches that just ended are remembered. A plan checks 128 files at a time and has 256 in
-# flight, while others read.
-_ENDED_REMEMBERED = 1024
-# The kernel requests what its readahead did not get once more, page by page. A reader that has
-# waited a whole deadline for a block must not wait another one because of that.
-_FAILED_S = 1.0
-_FAILED_REMEMBERED = 4096
 
 # Larger objects go to threads that may block: receiving and storing one takes so long that other
 # requests would have to wait.
@@ -105,10 +98,7 @@ class Fetches:
         self._queue: deque[Fetch] = deque()  # fetches that wait for admission
         self._active: dict[Block, Fetch] = {}  # WAITING, FETCHING, RECEIVED
         self._kept: dict[Block, Fetch] = {}  # oldest first
-        self._failed: dict[Block, Fetch] = {}  # recent ones, that took a whole deadline
-        # When each recent fetch ended. A caller that looked in the tiers before a block was stored
-        # there, and asks for it after it was released from memory, must look again.
-        self._ended: dict[Block, float] = {}
+        self.recent = RecentFetches()
         self._held_bytes = 0
         self._pushing_bytes = 0  # part of the held bytes
         self._declined_blocks = 0  # blocks that no tier had room for
@@ -174,18 +164,19 @@ class Fetches:
         mine = False
         with self._lock:
             fetch = self._active.get(block) or self._kept.get(block)
-            if fetch is None and self._failed:
-                fetch = self._recent_failure(block, now_s)
+            if fetch is None and self.recent.failed:
+                fetch = self.recent.failure_of(block, now_s)
             if fetch is None:
                 mine = True
                 fetch = Fetch(block, obj, get, requested_s or now_s, tiers_checked=tiers_checked)
                 self._start(fetch)
             elif fetch.is_prefetch:
-                # A prefetch reaches its deadline before its reader does: the reader then retries,
-                # with its own full deadline.
-                waiter = self._with_retry(
-                    block, obj, get, waiter, requested_s or now_s, is_first=requested_s is None
-                )
+                # A prefetch reaches its deadline before its reader does: the reader then retries
+                # once, with its own full deadline. And it retries whenever another machine is
+                # fetching the block, for which the prefetch does not wait.
+                errors = StoreError if requested_s is None else FetchedElsewhere
+                again = partial(self._ask_again, block, obj, get, waiter, requested_s or now_s)
+                waiter = waiter.retrying(errors, again)
             fetch.is_unread = False
             waits = not fetch.is_done and waiter.stop > len(fetch.arrived)
             if waits:
@@ -194,36 +185,19 @@ class Fetches:
             self._call_back(fetch, waiter)
         return fetch if mine else None
 
-    def _with_retry(
-        self,
-        block: Block,
-        obj: CachedObject,
-        get: GetRange,
-        waiter: Waiter,
-        requested_s: float,
-        *,
-        is_first: bool,
-    ) -> Waiter:
-        """A waiter that retries once if the store fails, and whenever another machine is fetching
-        the block: the prefetch does not wait for that one, but the reader has to."""
-        errors = StoreError if is_first else FetchedElsewhere
-
-        def on_part(part: memoryview | Exception) -> None:
-            if not isinstance(part, errors):
-                waiter.on_part(part)
-                return
-            fetch = self._join_or_start(
-                block, obj, get, waiter, tiers_checked=False, requested_s=requested_s
-            )
-            if fetch is not None:
-                self._pool_of(fetch).submit(partial(self.run, fetch))
-
-        return waiter._replace(on_part=on_part)
+    def _ask_again(
+        self, block: Block, obj: CachedObject, get: GetRange, waiter: Waiter, requested_s: float
+    ) -> None:
+        fetch = self._join_or_start(
+            block, obj, get, waiter, tiers_checked=False, requested_s=requested_s
+        )
+        if fetch is not None:
+            self._pool_of(fetch).submit(partial(self.run, fetch))
 
     def _call_back(self, fetch: Fetch, waiter: Waiter) -> None:
         part = self.part_of(fetch, waiter.start, waiter.stop)
         if part is None:
-            waiter.on_part(fetch.error or _too_short(fetch))
+            waiter.on_part(fetch.error or fetch.too_short())
         else:
             waiter.on_part(part)
 
@@ -286,7 +260,7 @@ class Fetches:
             and self.claims is not None
             and self.claims.holder_of(block.digest) is not None
         )
-        if in_flight or claimed or self._ended_since(block, missing_since_s):
+        if in_flight or claimed or self.recent.ended_since(block, missing_since_s):
             return FetchResult(FetchOutcome.JOINED, block.length)
         if fetch is not None and fetch.data is not None:
             if push is not None:
@@ -420,7 +394,7 @@ class Fetches:
     def _get(self, fetch: Fetch) -> Buffer:
         block = fetch.block
         # An earlier fetch may have been received and stored since the caller looked.
-        if not fetch.tiers_checked or self._ended_since(block):
+        if not fetch.tiers_checked or self.recent.ended_since(block):
             fetch.reads_tier = True
             stored = self._tiers.read(block, 0, block.length)
             fetch.reads_tier = False
@@ -435,13 +409,8 @@ class Fetches:
             if found is not None:
                 fetch.origin = Origin.SHARED
                 return found
-            self._note_store_asked(fetch)
+            fetch.note_store_asked(self._now())
         return fetch.get(block.start, block.length, progress)
-
-    def _note_store_asked(self, fetch: Fetch) -> None:
-        """The shared tier does not have it: from now on the time counts as the store's."""
-        fetch.started_s = self._now()  # first: the watchdog looks at both
-        fetch.reads_shared = False
 
     def _answer_arrived(self, fetch: Fetch, arrived: memoryview) -> None:
         """Answer the readers whose part has arrived."""
@@ -460,7 +429,7 @@ class Fetches:
     def begin(self, fetch: Fetch, begin: BeginGet) -> Pending | None:
         """Do the first half of `run` for a thread that must not block; None if it would block."""
         block = fetch.block
-        if block.length > _MOST_BEGUN_BYTES or self._ended_since(block):
+        if block.length > _MOST_BEGUN_BYTES or self.recent.ended_since(block):
             return None
         with self._lock:
             if fetch.is_done or self._queue or not self._may_enter(block.length):
@@ -469,7 +438,8 @@ class Fetches:
         pending = None
         fetch.started_s = self._now()
         try:
-            pending = begin() if self.shared is None else self._begin_shared(fetch, begin)
+            shared = self.shared
+            pending = begin() if shared is None else begin_shared(shared, fetch, begin, self._now)
         except PenstockError as error:
             log.debug("%s was not requested: %s", fetch.obj.key, error)  # `run` will report it
         finally:
@@ -479,24 +449,6 @@ class Fetches:
             return None
         fetch.state = State.FETCHING
         return pending
-
-    def _begin_shared(self, fetch: Fetch, begin: BeginGet) -> Pending | None:
-        """Look in the shared tier first."""
-        assert self.shared is not None
-
-        def begin_get() -> Pending | None:
-            self._note_store_asked(fetch)
-            return begin()
-
-        def get() -> Buffer:
-            self._note_store_asked(fetch)
-            return fetch.get(fetch.block.start, fetch.block.length, None)
-
-        def note_hit() -> None:
-            fetch.origin = Origin.SHARED
-
-        fetch.reads_shared = True
-        return self.shared.begin(fetch.block, begin_get, get, note_hit)
 
     def receive_started(self, fetch: Fetch, pending: Pending, on_end: Callable[[], None]) -> bool:
         """Do the second half of `run`, without storing: True if storing is left to do. After a
@@ -667,32 +619,17 @@ class Fetches:
             waited_s = fetch.failed_s - fetch.requested_s
             # No reader has waited that long for a prefetch.
             if waited_s >= self._deadline_s / 2 and not fetch.is_prefetch:
-                self._failed[fetch.block] = fetch
-                if len(self._failed) > _FAILED_REMEMBERED:
-                    del self._failed[next(iter(self._failed))]
+                self.recent.note_failure(fetch)
             fetch.arrived = memoryview(b"")
             waiters, fetch.waiters = fetch.waiters, []
             self._room.notify_all()  # it may have waited for admission
         for waiter in waiters:
             self._call_back(fetch, waiter)
 
-    def _recent_failure(self, block: Block, now_s: float) -> Fetch | None:
-        fetch = self._failed.get(block)
-        if fetch is None or now_s < fetch.failed_s + _FAILED_S:
-            return fetch
-        del self._failed[block]
-        return None
-
-    def _ended_since(self, block: Block, since_s: float = 0.0) -> bool:
-        return self._ended.get(block, -1.0) >= since_s
-
     def _forget(self, fetch: Fetch) -> None:
         if self._active.get(fetch.block) is fetch:
             del self._active[fetch.block]
-        self._ended.pop(fetch.block, None)  # the newest last
-        self._ended[fetch.block] = self._now()
-        if len(self._ended) > _ENDED_REMEMBERED:
-            del self._ended[next(iter(self._ended))]
+        self.recent.note_end(fetch.block, self._now())
 
     # -- memory ---------------------------------------------------------------------------
 
@@ -761,10 +698,3 @@ class Fetches:
                 return False
             self._held_bytes += length
             return True
-
-
-def _too_short(fetch: Fetch) -> StoreError:
-    key, length = fetch.obj.key, fetch.block.length
-    return StoreError(
-        f"{key}: received {len(fetch.arrived)} of {length} bytes", kind="wrong_length"
-    )

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import Buffer
 
+from penstock.cache.fetch import BeginGet, Fetch, Origin
 from penstock.cache.fills import Fills
 from penstock.cache.identity import Block, CachedObject
 from penstock.cache.members import Address, MemberList, MemberSource, member_of
@@ -365,6 +366,26 @@ class SharedTier:
         self._fills.close()
         for member in self._members:
             member.retire()
+
+
+def begin_shared(
+    tier: SharedTier, fetch: Fetch, begin: BeginGet, now: Callable[[], float]
+) -> Pending | None:
+    """Begin a fetch that looks in the tier first, and notes where its bytes come from."""
+
+    def begin_get() -> Pending | None:
+        fetch.note_store_asked(now())
+        return begin()
+
+    def get() -> Buffer:
+        fetch.note_store_asked(now())
+        return fetch.get(fetch.block.start, fetch.block.length, None)
+
+    def note_hit() -> None:
+        fetch.origin = Origin.SHARED
+
+    fetch.reads_shared = True
+    return tier.begin(fetch.block, begin_get, get, note_hit)
 
 
 class SharedPending:
