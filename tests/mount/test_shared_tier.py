@@ -185,3 +185,21 @@ def test_what_is_cached_counts_what_the_shared_tier_holds(
     stats = two.stats()
     assert stats["cached_bytes"] == stats["shared"]["cached_bytes"] == SMALL_BYTES // 4
     assert stats["capacity_bytes"] == 2 * 128 * 1024 * 1024
+
+
+def test_a_warm_up_is_complete_if_the_shared_tier_holds_what_found_no_room_here(
+    node: Node, members: list[Memcached]
+) -> None:
+    at = ("--shared", address_of(*members))
+    small = (*at, "--cache-size", "1MiB")
+    one, two = node("small", *small), node("small", *at, "--no-cache")
+    answer = warm(one)
+    assert (answer["cached_files"], answer["cached_bytes"]) == (len(FILES), SMALL_BYTES)
+    here, shared = answer["tiers"]
+    assert here["bytes"] < SMALL_BYTES
+    assert (shared["name"], here["bytes"] + shared["bytes"]) == ("SHARED", SMALL_BYTES)
+    answer = warm(two, "--check")
+    assert [tier["bytes"] for tier in answer["tiers"]] == [SMALL_BYTES]
+    for member in members:
+        member.kill()
+    assert warm(one, "--check")["cached_bytes"] == here["bytes"]

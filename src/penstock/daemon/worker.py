@@ -406,6 +406,8 @@ class _Worker:
 
         def wait_until_stored() -> None:
             self._cache.wait_until_stored(None if digest is None else bytes.fromhex(digest))
+            if self._cache.shared is not None:
+                self._cache.shared.wait_until_filled(_CLOSE_WITHIN_S)
             self._report_totals()
             self._reports.add("synced", number)
 

@@ -1,7 +1,7 @@
 """Survey what is cached of a selection: by tier, in all, and in the page cache. Exact to the byte.
 
 Nothing is remembered from a load, and nothing is estimated: each survey asks the tiers and the
-kernel.
+kernel. The shared tier is asked only for what no tier of this machine has.
 
 Threading: one thread. `tick` is called between batches with the number of files checked so far, and
 raises to end the survey.
@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.cache.contents import CachedBytes, Contents
+from penstock.cache.identity import block_of
+from penstock.cache.shared_tier import SharedTier
 from penstock.catalog.file_set import Selection
 from penstock.vfs.filesystem import FileSystem
 from penstock.warm.page_cache import Pages, SelectedFile
 
 BATCH = 256
+_FILLED_WITHIN_S = 5.0  # what a load has just fetched may still be on its way to the members
 
 Tick = Callable[[int], None]
 
@@ -74,20 +77,51 @@ def batches(
 
 
 def survey(files: FileSystem, selection: Selection, pages: Pages | None, tick: Tick) -> Report:
-    tiers, contents = files.cache.tiers, Contents(files.cache)
-    report = Report([tier.name for tier in tiers], [0] * len(tiers), [0] * len(tiers))
+    tiers, contents, shared = files.cache.tiers, Contents(files.cache), files.cache.shared
+    names = [tier.name for tier in tiers]
+    if shared is not None:
+        names.append(shared.name)
+        shared.wait_until_filled(_FILLED_WITHIN_S)
+    report = Report(names, [0] * len(names), [0] * len(names))
     report.page_cache_bytes = 0 if pages is not None else None
     for found, gone in batches(files, selection, tick):
         report.gone += gone
-        for file, held in zip(found, contents.lookup([file.obj for file in found]), strict=True):
+        known = contents.lookup([file.obj for file in found])
+        if shared is not None:
+            known = _with_shared(files, shared, contents, found, known)
+        for file, held in zip(found, known, strict=True):
             _count(report, file, held)
-            for depth, size in enumerate(held.tier_bytes):
+            for depth, size in enumerate(held.tier_bytes[: len(tiers)]):
                 if size:
                     place = depth, tiers[depth].share_of(file.obj.digest)
                     report.share_bytes[place] = report.share_bytes.get(place, 0) + size
         if pages is not None:
             _count_pages(report, found, pages.resident_bytes(found))
     return report
+
+
+def _with_shared(
+    files: FileSystem,
+    shared: SharedTier,
+    contents: Contents,
+    found: list[SelectedFile],
+    known: list[CachedBytes],
+) -> list[CachedBytes]:
+    """Add what only the shared tier has, as the last tier."""
+    block_bytes = files.cache.block_bytes
+    wanted = [
+        (place, block_of(file.obj, number, block_bytes))
+        for place, (file, held) in enumerate(zip(found, known, strict=True))
+        for number in contents.missing(file.obj, held)
+    ]
+    there = shared.has_all([block for _, block in wanted])
+    sizes = [0] * len(found)
+    for (place, block), is_there in zip(wanted, there, strict=True):
+        sizes[place] += block.length * is_there
+    return [
+        CachedBytes((*held.tier_bytes, size), held.cached_bytes + size)
+        for held, size in zip(known, sizes, strict=True)
+    ]
 
 
 def _count(report: Report, file: SelectedFile, held: CachedBytes) -> None:
